@@ -1,0 +1,5 @@
+"""`python -m bertkit`"""
+
+from bertkit.cli import main
+
+main()

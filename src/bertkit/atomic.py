@@ -1,0 +1,82 @@
+"""Files and folders that appear whole or not at all: written aside, then renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bertkit.errors import ArtifactError
+
+
+@contextmanager
+def new_file(path: Path | str) -> Iterator[Path]:
+    """Yields a path beside `path` to write to; it takes the name when the block ends well."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.close(handle)
+    aside = Path(name)
+    try:
+        yield aside
+        aside.chmod(0o666 & ~_umask())
+        _flush(aside)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
+    """Yields a folder beside `path` to fill; it takes the name when the block ends well.
+
+    An existing folder is replaced only if it is empty or holds `marker`, the file that tells one of ours.
+    """
+    path = Path(path)
+    if path.exists() and not _may_replace(path, marker):
+        raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield aside
+        aside.chmod(0o777 & ~_umask())
+        for file in sorted(aside.rglob("*")):
+            if file.is_file():
+                _flush(file)
+        _take_place(aside, path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _may_replace(path: Path, marker: str) -> bool:
+    return path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
+
+
+def _take_place(aside: Path, path: Path) -> None:
+    """Renames `aside` to `path`; what was there leaves only after the new folder stands."""
+    if not path.exists():
+        aside.rename(path)
+        return
+    old = path.with_name(f"{aside.name}.old")
+    path.rename(old)
+    try:
+        aside.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(file: Path) -> None:
+    """Forces a file to disk, so that a rename never outruns its content."""
+    with open(file, "rb") as stream:
+        os.fsync(stream.fileno())
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""weights ↔ directory: the artifact, and the checkpoints of others."""

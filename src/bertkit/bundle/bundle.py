@@ -1,0 +1,171 @@
+"""The artifact: a folder that Hugging Face reads, and bertkit.json for what it has no place for.
+
+    config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  bertkit.json
+
+Reads also folders written by transformers of any age, and Google's TensorFlow checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bertkit import __version__
+from bertkit.atomic import new_folder
+from bertkit.bundle import families, google
+from bertkit.bundle.families import Family
+from bertkit.bundle.hub import find_model
+from bertkit.errors import ArtifactError, ConfigError
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.text.tokenizer import Tokenizer
+
+log = logging.getLogger("bertkit")
+
+
+@dataclass
+class Bundle:
+    """A network with its tokenizer, and where they come from."""
+
+    network: Pretraining
+    tokenizer: Tokenizer
+    family: Family = families.BERT
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def load_bundle(name: Path | str) -> Bundle:
+    """Reads a model folder, a TensorFlow checkpoint or a hub model; weights become 32-bit floats on the CPU."""
+    path = find_model(name)
+    settings, file = _read_settings(path)
+    try:
+        family = families.family_of(settings)
+        config = families.read_config(settings, family)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    weights, tensors = _read_weights(path)
+    try:
+        state, left_over = families.from_hugging_face(tensors, family, config.layers)
+        network = _build(config, state, family)
+    except ArtifactError as error:
+        raise ArtifactError(f"{weights}: {error}") from error
+    if left_over:
+        log.warning("%s: left over, not part of this model: %s", weights, ", ".join(left_over))
+    tokenizer = Tokenizer.load(file.parent)
+    if len(tokenizer) > config.vocabulary:
+        raise ArtifactError(
+            f"{file.parent}: the tokenizer has {len(tokenizer):,} pieces, the model knows {config.vocabulary:,}; "
+            "they do not belong together"
+        )
+    provenance = _read_json(file.parent / "bertkit.json").get("provenance") or {"source": str(name), "left_over": left_over}
+    return Bundle(network, tokenizer, family, provenance)
+
+
+def save_bundle(bundle: Bundle, folder: Path | str) -> None:
+    """Writes the artifact, whole or not at all."""
+    network, family = bundle.network, bundle.family
+    config = network.encoder.config
+    architecture = family.architectures[network.masked is not None, network.next is not None]
+    settings = {"architectures": [architecture], **families.write_config(config, family)}
+    settings |= {"pad_token_id": bundle.tokenizer.pad, "dtype": "float32"}
+    own = {"format": 1, "bertkit": __version__, "task": "pretraining", "provenance": bundle.provenance}
+    tensors = families.to_hugging_face(network.state_dict(), family, config.layers)
+    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    with new_folder(folder, marker="config.json") as aside:
+        save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+        (aside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        (aside / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
+        bundle.tokenizer.write_files(aside, max_length=config.positions)
+
+
+def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
+    """The config of a folder or checkpoint, and the file it stood in."""
+    folder = path if path.is_dir() else path.parent
+    for name in ("config.json", "bert_config.json"):
+        if (folder / name).is_file():
+            return _read_json(folder / name), folder / name
+    raise ArtifactError(f"{folder}: no config.json (or bert_config.json) here; expected a model folder")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """An object from a JSON file; {} if there is no file."""
+    if not file.exists():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
+    """The weights in a folder or checkpoint, under Hugging Face's names, and the file they were in."""
+    if (file := path / "model.safetensors").is_file():
+        return file, _read_safetensors(file)
+    if (file := path / "pytorch_model.bin").is_file():
+        return file, _read_bin(file)
+    if checkpoint := google.find_checkpoint(path):
+        return checkpoint, _read_tensorflow(checkpoint)
+    raise ArtifactError(
+        f"{path}: no weights here; expected model.safetensors, pytorch_model.bin or a TensorFlow checkpoint (.index, .data)"
+    )
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ArtifactError(f"{file}: damaged or cut off ({error}); fetch or copy it again") from error
+
+
+def _read_bin(file: Path) -> dict[str, Tensor]:
+    """Tensors alone: weights_only refuses every other object a pickle could hold."""
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds, from RuntimeError to UnpicklingError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ArtifactError(
+            f"{file}: cannot be read as weights alone ({reason}); fetch it again, or get safetensors"
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ArtifactError(f"{file}: expected a table of tensors; get model.safetensors instead")
+    return content
+
+
+def _read_tensorflow(checkpoint: Path) -> dict[str, Tensor]:
+    tensors = dict[str, Tensor]()
+    for name, values in google.read_checkpoint(checkpoint).items():
+        theirs, transposed = google.hugging_face_name(name)
+        tensors[theirs] = torch.from_numpy(values).T if transposed else torch.from_numpy(values)
+    return tensors
+
+
+def _build(config: Any, state: dict[str, Tensor], family: Family) -> Pretraining:
+    """A network of the given weights; its heads and pooler are those that the weights have."""
+    parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
+    with torch.device("meta"):
+        network = Pretraining(
+            config.with_(pooler="pooler" in parts), masked="masked" in parts, next_sentence="next" in parts
+        )
+    expected = network.state_dict()
+    if missing := [families.spelled(name, family, config.layers) for name in expected if name not in state]:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ArtifactError(f"missing {', '.join(missing[:3])}{more}; expected {len(expected)} parameters")
+    for name, parameter in expected.items():
+        if state[name].shape != parameter.shape:
+            theirs, found, wanted = (
+                families.spelled(name, family, config.layers),
+                list(state[name].shape),
+                list(parameter.shape),
+            )
+            raise ArtifactError(f"{theirs} is {found}; the config asks for {wanted}")
+    network.load_state_dict({name: tensor.float().contiguous() for name, tensor in state.items()}, assign=True)
+    return network.requires_grad_(True).eval()

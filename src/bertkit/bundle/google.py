@@ -1,0 +1,176 @@
+"""Reads TensorFlow 1 checkpoints, as Google publishes BERT, without TensorFlow.
+
+A checkpoint NAME is two kinds of file. NAME.index is a sorted table (LevelDB's format): blocks of key → entry, an
+index block that finds them, a footer that finds the index. Each entry (a protocol buffer) says where in
+NAME.data-0000i-of-0000n a tensor's bytes lie. Blocks and tensors carry CRC-32C checksums, and all are checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.bundle.crc32c import masked_crc32c
+from bertkit.errors import ArtifactError
+
+MAGIC = 0xDB4775248B80FB57
+FOOTER = 48  # bytes: where the meta and index blocks lie, zeros, the magic number
+TRAILER = 5  # bytes after a block: its compression, its checksum
+DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("<i4"), 9: np.dtype("<i8"), 19: np.dtype("<f2")}
+# What an optimiser leaves beside the weights.
+SLOTS = re.compile(r"(/adam_[mv]|/Adam(_1)?|/lamb_[mv]|/Momentum|^global_step|^beta[12]_power|/ExponentialMovingAverage)$")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor lies and what it is."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype | None  # None for kinds a BERT has no use for
+    shard: int
+    offset: int
+    size: int
+    crc: int
+
+
+def find_checkpoint(path: Path) -> Path | None:
+    """The checkpoint's name, without ending, that a folder, an index file or a name stands for; None if there is none."""
+    if path.is_dir():
+        found = sorted(path.glob("*.index"))
+        if len(found) > 1:
+            names = ", ".join(file.stem for file in found)
+            raise ArtifactError(
+                f"{path}: several checkpoints here ({names}); name one of them, such as {path / found[-1].stem}"
+            )
+        return found[0].with_suffix("") if found else None
+    name = path.with_suffix("") if path.suffix == ".index" else path
+    return name if name.with_name(name.name + ".index").is_file() else None
+
+
+def list_checkpoint(name: Path) -> dict[str, Entry]:
+    """Every tensor's entry, optimiser slots included; reads and checks the index alone."""
+    return _read_index(name)[0]
+
+
+def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
+    """Every tensor but the optimiser's slots; all bytes are checked, the slots' too."""
+    entries, shards = _read_index(name)
+    tensors = dict[str, np.ndarray]()
+    for key, entry in entries.items():
+        tensor = _tensor(name, key, entry, shards)
+        if not SLOTS.search(key):
+            tensors[key] = tensor
+    return tensors
+
+
+def hugging_face_name(name: str) -> tuple[str, bool]:
+    """The name Hugging Face gives a variable, and whether its matrix is stored transposed."""
+    words = name.replace("/", ".")
+    words = re.sub(r"\.layer_(\d+)\.", r".layer.\1.", words)
+    words = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", words))
+    words = re.sub(r"_embeddings$", "_embeddings.weight", words)
+    words = re.sub(r"\.output_weights$", ".weight", re.sub(r"\.output_bias$", ".bias", words))
+    return re.sub(r"\.kernel$", ".weight", words), words.endswith(".kernel")
+
+
+def _read_index(name: Path) -> tuple[dict[str, Entry], int]:
+    file = name.with_name(name.name + ".index")
+    table = file.read_bytes()
+    try:
+        rows = dict(_rows(table))
+        header = _message(rows.pop(b""))
+        if header.get(2, [0])[0] != 0:
+            raise ArtifactError(f"{file}: the checkpoint is big-endian; expected little-endian")
+        entries = {key.decode(): _entry(_message(value)) for key, value in rows.items()}
+    except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, ArtifactError):
+            raise ArtifactError(f"{file}: {error}; fetch the file again") from error
+        raise ArtifactError(f"{file}: the index is damaged; fetch the file again") from error
+    return entries, header[1][0]
+
+
+def _rows(table: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All keys and values of a table, in order."""
+    if len(table) < FOOTER or int.from_bytes(table[-8:], "little") != MAGIC:
+        raise ArtifactError("the index is cut off, or no TensorFlow index at all")
+    footer = table[-FOOTER:-8]
+    (meta, meta_size, index, index_size), place = _varints(footer, 0, 4)
+    if any(footer[place:]) or index + index_size + TRAILER != len(table) - FOOTER:
+        raise ArtifactError("the footer of the index is damaged")
+    list(_block(table, meta, meta_size))  # holds nothing, but is checked like the others
+    for _, handle in _block(table, index, index_size):
+        (offset, size), _ = _varints(handle, 0, 2)
+        yield from _block(table, offset, size)
+
+
+def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of one block: each key shares a prefix with the one before."""
+    content, trailer = table[offset : offset + size], table[offset + size : offset + size + TRAILER]
+    if len(trailer) < TRAILER or masked_crc32c(content + trailer[:1]) != int.from_bytes(trailer[1:], "little"):
+        raise ArtifactError("a block of the index fails its checksum")
+    if trailer[0] != 0:
+        raise ArtifactError(f"the index is compressed (kind {trailer[0]}); expected a plain one, as TensorFlow writes")
+    restarts = int.from_bytes(content[-4:], "little")
+    end, place, key = len(content) - 4 * (restarts + 1), 0, b""
+    while place < end:
+        (shared, fresh, length), place = _varints(content, place, 3)
+        key = key[:shared] + content[place : place + fresh]
+        yield key, content[place + fresh : place + fresh + length]
+        place += fresh + length
+
+
+def _varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
+    """`count` numbers of seven bits a byte, and the place behind them."""
+    numbers = []
+    for _ in range(count):
+        number = shift = 0
+        while data[place] & 0x80:
+            number |= (data[place] & 0x7F) << shift
+            shift, place = shift + 7, place + 1
+        numbers.append(number | data[place] << shift)
+        place += 1
+    return numbers, place
+
+
+def _message(data: bytes) -> dict[int, list]:
+    """A protocol buffer's fields: number → values; nested messages stay bytes."""
+    found, place = dict[int, list](), 0
+    while place < len(data):
+        (tag,), place = _varints(data, place, 1)
+        value: int | bytes
+        if tag & 7 == 0:
+            (value,), place = _varints(data, place, 1)
+        elif tag & 7 == 2:
+            (length,), place = _varints(data, place, 1)
+            value, place = data[place : place + length], place + length
+        elif tag & 7 == 5:
+            value, place = int.from_bytes(data[place : place + 4], "little"), place + 4
+        else:
+            raise ValueError(f"wire type {tag & 7}")
+        found.setdefault(tag >> 3, []).append(value)
+    return found
+
+
+def _entry(fields: dict[int, list]) -> Entry:
+    dimensions = _message(fields.get(2, [b""])[0]).get(2, [])
+    shape = tuple(_message(dimension).get(1, [0])[0] for dimension in dimensions)
+    number = {name: fields.get(field, [0])[0] for name, field in dict(shard=3, offset=4, size=5, crc=6).items()}
+    return Entry(shape, DTYPES.get(fields.get(1, [0])[0]), **number)
+
+
+def _tensor(name: Path, key: str, entry: Entry, shards: int) -> np.ndarray:
+    file = name.with_name(f"{name.name}.data-{entry.shard:05d}-of-{shards:05d}")
+    if entry.dtype is None or entry.size != entry.dtype.itemsize * int(np.prod(entry.shape, dtype=object)):
+        raise ArtifactError(f"{file}: {key} has an unknown kind or a size that does not fit its shape {list(entry.shape)}")
+    if not file.is_file():
+        raise ArtifactError(f"{file}: no such file; the checkpoint's weights are missing")
+    if file.stat().st_size < entry.offset + entry.size:
+        raise ArtifactError(f"{file}: cut off before the end of {key}; fetch the file again")
+    values = np.fromfile(file, np.uint8, entry.size, offset=entry.offset)
+    if masked_crc32c(values) != entry.crc:
+        raise ArtifactError(f"{file}: {key} fails its checksum; fetch the file again")
+    return values.view(entry.dtype).reshape(entry.shape)

@@ -1,0 +1,37 @@
+"""Fetches a model from the Hugging Face hub; the one place that may use the network, and only for a named model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from bertkit.errors import ArtifactError, HubError
+
+HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
+SMALL_FILES = ["config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "bertkit.json"]
+
+
+def find_model(name: Path | str) -> Path:
+    """The folder, checkpoint or fetched copy that a name stands for. What exists here is never looked up elsewhere."""
+    path = Path(name).expanduser()
+    if path.exists() or path.with_name(path.name + ".index").exists():
+        return path
+    if not HUB_NAME.match(str(name)):
+        raise ArtifactError(f"{name}: no such model folder; expected a folder with config.json, or a hub name")
+    return _fetch(str(name))
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "model.safetensors"]))
+        if not (folder / "model.safetensors").exists():
+            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "pytorch_model.bin"]))
+    except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
+        raise HubError(
+            f"{name}: no such folder here, and the hub gave no model of that name ({type(error).__name__}); "
+            "check the name and the network, or give a folder"
+        ) from error
+    return folder

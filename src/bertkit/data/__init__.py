@@ -1,0 +1,1 @@
+"""ids → Batch: from encoded texts to what the encoder takes."""

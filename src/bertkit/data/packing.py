@@ -1,0 +1,151 @@
+"""Packs sequences into batches: as many as fit a budget of tokens, one after the other, without padding.
+
+A compiled model wants few shapes. Given `Shapes`, every row is filled up to the same number of tokens by filler that
+belongs to no text, and everything else in the batch gets a fixed size too: as many shapes as there are lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bertkit.errors import InputError
+from bertkit.model.batch import Batch, Bucket
+
+BUDGET = 4096  # tokens of a batch
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The only shapes a compiled model meets: rows of `budget` tokens, and for each length one grid."""
+
+    budget: int = BUDGET
+    lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
+
+    def length_for(self, longest: int) -> int:
+        """The shortest of the lengths that holds `longest`."""
+        fitting = [length for length in self.lengths if longest <= length <= self.budget]
+        if not fitting:
+            raise InputError(f"a sequence of {longest} tokens fits none of the lengths {self.lengths}")
+        return min(fitting)
+
+    def sequences(self, length: int) -> int:
+        """How many sequences a row takes: enough to fill it with sequences of half the length."""
+        return 2 * self.budget // length
+
+    def boundaries(self, length: int) -> int:
+        """Room for the boundaries of the sequences and of the filler."""
+        return self.sequences(length) + -(-self.budget // length) + 1
+
+
+def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
+    """One batch of all the given sequences, in their order."""
+    sizes = np.array([len(sequence) for sequence in ids], np.int64)
+    if not len(sizes) or not sizes.all():
+        raise InputError("a batch needs at least one sequence, and each sequence at least one token")
+    longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
+    fill = shapes.budget - int(sizes.sum()) if shapes else 0
+    if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
+        raise InputError(f"{len(sizes)} sequences of {sizes.sum()} tokens do not fit a row of {shapes.budget}")
+    ends = np.cumsum(sizes)
+    positions = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
+    grids = _fixed_grid(sizes, longest, shapes) if shapes else _grids(sizes, longest)
+    rows = [np.zeros(ends[-1], np.int64)] if segments is None else segments
+    return Batch(
+        ids=_row(np.concatenate(ids), fill),
+        segments=_row(np.concatenate(rows), fill),
+        positions=_row(positions, fill),
+        boundaries=torch.from_numpy(_boundaries(ends, longest, shapes)),
+        longest=longest,
+        buckets=tuple(_bucket(grid, sizes, ends - sizes) for grid in grids),
+        order=_row(_order(grids, sizes) + positions, fill),
+    )
+
+
+def batches(
+    ids: Sequence[np.ndarray],
+    segments: Sequence[np.ndarray] | None = None,
+    *,
+    budget: int = BUDGET,
+    shapes: Shapes | None = None,
+) -> Iterator[tuple[np.ndarray, Batch]]:
+    """Batches of like lengths, longest first, each with the indices of its sequences."""
+    sizes = np.array([len(sequence) for sequence in ids], np.int64)
+    for members in _groups(sizes, shapes.budget if shapes else budget, shapes):
+        part = None if segments is None else [segments[index] for index in members]
+        yield members, pack([ids[index] for index in members], part, shapes)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Which sequences make up a bucket, its length, and its rows: more than the members where a shape is fixed."""
+
+    members: np.ndarray
+    length: int
+    rows: int
+
+
+def _grids(sizes: np.ndarray, longest: int) -> list[_Grid]:
+    """Sequences by halves of the longest length, so that no grid is more than half empty."""
+    halvings = np.floor(np.log2(longest / sizes)).astype(np.int64)
+    groups = [np.flatnonzero(halvings == halving) for halving in np.unique(halvings)]
+    return [_Grid(members, int(sizes[members].max()), len(members)) for members in groups]
+
+
+def _fixed_grid(sizes: np.ndarray, longest: int, shapes: Shapes) -> list[_Grid]:
+    return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest))]
+
+
+def _bucket(grid: _Grid, sizes: np.ndarray, begins: np.ndarray) -> Bucket:
+    lengths = np.ones(grid.rows, np.int64)  # rows beyond the members repeat the first token: harmless, never read
+    lengths[: len(grid.members)] = sizes[grid.members]
+    first = np.zeros(grid.rows, np.int64)
+    first[: len(grid.members)] = begins[grid.members]
+    column = np.arange(grid.length)
+    tokens = first[:, None] + np.minimum(column, lengths[:, None] - 1)
+    inside = column < lengths[:, None]
+    full = inside.all() and grid.rows == len(grid.members)
+    return Bucket(torch.from_numpy(tokens), None if full else torch.from_numpy(inside[:, None, None, :]))
+
+
+def _order(grids: list[_Grid], sizes: np.ndarray) -> np.ndarray:
+    """For each token, where its sequence begins in the flattened grids."""
+    begins, before = np.zeros(len(sizes), np.int64), 0
+    for grid in grids:
+        begins[grid.members] = before + grid.length * np.arange(len(grid.members))
+        before += grid.length * grid.rows
+    return np.repeat(begins, sizes)
+
+
+def _boundaries(ends: np.ndarray, longest: int, shapes: Shapes | None) -> np.ndarray:
+    """Where sequences begin and end; filler is cut into sequences too, and what is left of the room is empty ones."""
+    bounds = np.append(0, ends)
+    if shapes:
+        filler = np.arange(ends[-1] + longest, shapes.budget + longest, longest).clip(max=shapes.budget)
+        room = shapes.boundaries(longest) - len(bounds) - len(filler)
+        bounds = np.concatenate([bounds, filler, np.full(room, shapes.budget)])
+    return bounds.astype(np.int32)
+
+
+def _row(values: np.ndarray, fill: int) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([values, np.zeros(fill, np.int64)], dtype=np.int64))
+
+
+def _groups(sizes: np.ndarray, budget: int, shapes: Shapes | None) -> Iterator[np.ndarray]:
+    """Indices of sequences that share a batch: sorted by length, cut where the budget is reached."""
+    group, tokens, room = list[int](), 0, 0
+    for index in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[index])
+        longest = int(sizes[group[0]]) if group else size
+        other_shape = shapes is not None and shapes.length_for(size) != shapes.length_for(longest)
+        room = shapes.sequences(shapes.length_for(longest)) if shapes else budget
+        if group and (tokens + size > budget or len(group) >= room or other_shape):
+            yield np.array(group)
+            group, tokens = [], 0
+        group.append(index)
+        tokens += size
+    if group:
+        yield np.array(group)

@@ -1,0 +1,65 @@
+"""Every error a user can meet.
+
+    BertkitError          one clear line: what was found, what was expected, what to do
+    ├── InputError        a text, a flag or an argument
+    ├── DataError         a data file, named with its line
+    ├── ConfigError       a model configuration
+    ├── ArtifactError     a model folder, a weights file, a checkpoint
+    ├── MissingExtra      an optional library that is not installed
+    └── HubError          a hub model that could not be fetched
+
+The command line prints the message and exits with code 2; everything else is a bug and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+
+class BertkitError(Exception):
+    """The root of the family."""
+
+
+class InputError(BertkitError, ValueError):
+    """A text, flag or argument that cannot be used."""
+
+
+class DataError(BertkitError, ValueError):
+    """A data file that cannot be read, with the line where it went wrong."""
+
+    def __init__(self, message: str, path: Path | str, line: int | None = None):
+        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+
+
+class ConfigError(BertkitError, ValueError):
+    """A model configuration that describes no model."""
+
+
+class ArtifactError(BertkitError, ValueError):
+    """A model folder, weights file or checkpoint that is missing, damaged or of another kind."""
+
+
+class MissingExtra(BertkitError, ImportError):
+    """An optional library that is not installed."""
+
+
+class HubError(BertkitError, OSError):
+    """A hub model that could not be fetched."""
+
+
+def did_you_mean(found: str, known: Iterable[str]) -> str:
+    """' (did you mean "x"?)' when a known name is close, else ''."""
+    close = difflib.get_close_matches(found, list(known), n=1, cutoff=0.75)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def import_extra(module: str, extra: str, purpose: str) -> ModuleType:
+    """Imports an optional library, or says which extra brings it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(f"{purpose} needs {module}, which is not installed: pip install 'bertkit[{extra}]'") from error

@@ -1,0 +1,1 @@
+"""Batch → vectors: the encoder and its parts."""

@@ -1,0 +1,64 @@
+"""Self-attention over packed sequences: every token looks at all tokens of its own sequence, and at no other.
+
+T tokens, B sequences, D width, H heads, K head width, n sequences of a bucket, L its length.
+
+Two ways to the same numbers: on CUDA in half precision a variable-length kernel works on the packed row as it is;
+everywhere else q, k and v are laid into grids of about one length. This file and the ONNX export alone ever pad.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.model.batch import Batch
+from bertkit.model.config import Config
+
+
+class Attention(nn.Module):
+    """softmax(q kᵀ / √K) v in H heads, then one linear map."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads, self.head_width = config.heads, config.head_width
+        self.rate = config.attention_dropout
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.output = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, batch: Batch) -> Tensor:
+        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)  # [T, 3, H, K]
+        mixed = attend(qkv, batch, self.rate if self.training else 0.0)  # [T, H, K]
+        return self.output(mixed.flatten(1))  # [T, D]
+
+    def weights(self, x: Tensor, batch: Batch) -> list[Tensor]:
+        """Who looks at whom, for looking inside: [H, L, L] for each sequence, in the batch's order."""
+        q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).permute(1, 2, 0, 3)  # 3 × [H, T, K]
+        bounds = batch.boundaries.tolist()
+        spans = [slice(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+        return [(q[:, s] @ k[:, s].mT * self.head_width**-0.5).softmax(-1) for s in spans]
+
+
+def attend(qkv: Tensor, batch: Batch, dropout: float) -> Tensor:
+    """Mixed values [T, H, K] of queries, keys and values [T, 3, H, K]."""
+    if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
+        return _attend_packed(qkv, batch, dropout)
+    return _attend_in_grids(qkv, batch, dropout)
+
+
+def _attend_packed(qkv: Tensor, batch: Batch, dropout: float) -> Tensor:
+    """Flash attention over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
+    q, k, v = qkv.unbind(1)  # 3 × [T, H, K]
+    ends, longest = batch.boundaries, batch.longest
+    return torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, dropout, False, False)[0]
+
+
+def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float) -> Tensor:
+    """Attention bucket by bucket: a grid [n, L] of sequences of about one length."""
+    mixed = []
+    for bucket in batch.buckets:
+        grid = qkv.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, *qkv.shape[1:])  # [n, L, 3, H, K]
+        q, k, v = grid.permute(2, 0, 3, 1, 4)  # 3 × [n, H, L, K]
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=bucket.inside, dropout_p=dropout)  # [n, H, L, K]
+        mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
+    return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]

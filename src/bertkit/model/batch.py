@@ -1,0 +1,54 @@
+"""A packed batch: all tokens of all sequences in one row, and where each sequence begins and ends.
+
+T tokens, B sequences, n sequences of a bucket, L its length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Sequences of about one length, as a grid. Only attention looks at a batch this way."""
+
+    tokens: Tensor  # [n, L] places in the row; beyond a sequence's end, any place
+    inside: Tensor | None  # [n, 1, 1, L] whether the place belongs to the sequence; None if all do
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an encoder takes. Built by data.packing; nothing in it is padded, except by choice at the row's end."""
+
+    ids: Tensor  # [T]
+    segments: Tensor  # [T]
+    positions: Tensor  # [T] 0, 1, 2, … within each sequence
+    boundaries: Tensor  # [B + 1] int32: sequence b is row[boundaries[b] : boundaries[b + 1]]
+    longest: int  # at least the longest sequence's length
+    buckets: tuple[Bucket, ...]  # the sequences as grids, in order of length
+    order: Tensor  # [T] where each token is found in the flattened, concatenated buckets
+
+    @property
+    def sequences(self) -> int:
+        return len(self.boundaries) - 1
+
+    @property
+    def firsts(self) -> Tensor:
+        """[B] the place of each sequence's first token, [CLS]."""
+        return self.boundaries[:-1].clamp(max=len(self.ids) - 1)  # empty sequences of a fixed shape lie at the end
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """The same batch on another device."""
+
+        def move(part: object) -> object:
+            if isinstance(part, Tensor):
+                return part.to(device, non_blocking=non_blocking)
+            if isinstance(part, tuple):
+                return tuple(Bucket(move(b.tokens), move(b.inside)) for b in part)  # type: ignore[arg-type]
+            return part
+
+        return type(self)(**{f.name: move(getattr(self, f.name)) for f in fields(self)})

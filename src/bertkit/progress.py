@@ -1,0 +1,37 @@
+"""One look for all long work: a bar with the rate and the time left, on a terminal's standard error only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def bar(title: str, total: float, unit: str = "") -> Iterator[Callable[[float], None]]:
+    """Yields a function that takes how much of `total` is done so far; bytes are shown as such."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    amount = progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn()
+    speed = [progress.TransferSpeedColumn()] if unit == "bytes" else []
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), amount, *speed]
+    columns += [progress.TimeElapsedColumn(), progress.TextColumn("eta"), progress.TimeRemainingColumn()]
+    with progress.Progress(*columns, console=Console(stderr=True)) as live:
+        task = live.add_task(title, total=total)
+        yield lambda done: live.update(task, completed=done)
+
+
+@contextmanager
+def spinner(title: str) -> Iterator[None]:
+    """For work whose length cannot be told."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title):
+        yield

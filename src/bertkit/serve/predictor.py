@@ -1,0 +1,272 @@
+"""A loaded model and its answers: fill, embed, features, next, encode.
+
+Many texts are packed into batches by a budget of tokens; answers come back in the order of the texts, and no answer
+depends on what else was in its batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
+from bertkit.data.packing import BUDGET, Shapes, batches
+from bertkit.errors import ArtifactError, InputError
+from bertkit.model.batch import Batch
+from bertkit.progress import bar
+from bertkit.text.tokenizer import Encoding
+
+POOLINGS = ("mean", "cls")
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+MANY = 256  # texts from which on a progress bar is worth its line
+
+
+class Candidate(NamedTuple):
+    """A piece for a [MASK], and how likely it is."""
+
+    piece: str
+    probability: float
+
+
+class Features(NamedTuple):
+    """A text's pieces and their vectors."""
+
+    pieces: list[str]
+    offsets: np.ndarray  # [T, 2] characters of the text; (0, 0) for special pieces
+    vectors: np.ndarray  # [layers, T, D]
+
+
+def load(
+    name: Path | str, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = BUDGET
+) -> Model:
+    """Reads a model folder, a Google checkpoint or a hub model, ready for questions."""
+    return Model(load_bundle(name), device=device, precision=precision, compile=compile, budget=budget)
+
+
+class Model:
+    """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        compile: bool = False,
+        budget: int = BUDGET,
+    ):
+        if precision not in PRECISIONS:
+            raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+        self.bundle, self.tokenizer = bundle, bundle.tokenizer
+        self.device = find_device(device)
+        self.network = bundle.network.to(self.device, PRECISIONS[precision]).eval()
+        self.config = self.network.encoder.config
+        self.budget = max(budget, self.config.positions)
+        self.shapes = _shapes(self.budget, self.config.positions) if compile else None
+        self._encoder: Callable[[Batch], Tensor] = self.network.encoder
+        if compile:
+            self._encoder = torch.compile(self.network.encoder, fullgraph=True, dynamic=False)
+
+    @overload
+    def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...
+    @overload
+    def fill(self, texts: Sequence[str], *, top: int = 5, truncate: bool = False) -> list[list[list[Candidate]]]: ...
+    def fill(self, texts: str | Sequence[str], *, top: int = 5, truncate: bool = False) -> Any:
+        """The likeliest pieces for each [MASK] of a text; a list of texts gives a list of answers."""
+        if isinstance(texts, str):
+            return self.fill([texts], top=top, truncate=truncate)[0]
+        if self.network.masked is None:
+            raise ArtifactError("this model has no masked-language head; fill needs one that was pre-trained with it")
+        if not 1 <= top <= self.config.vocabulary:
+            raise InputError(f"top is {top}; expected 1 to {self.config.vocabulary:,}")
+        encodings = self._encode_texts(texts, truncate=truncate, read_mask=True)
+        for index, encoding in enumerate(encodings):
+            if not (encoding.ids == self.tokenizer.mask).any():
+                raise InputError(f"no [MASK] in {_quoted(texts[index])}; write [MASK] where a word is to be filled in")
+        return self._each("filling", encodings, lambda batch: self._fill_batch(batch, top))
+
+    @torch.inference_mode()
+    def embed(
+        self, texts: Sequence[str], *, pooling: str = "mean", normalize: bool = False, truncate: bool = False
+    ) -> np.ndarray:
+        """A vector for each text [N, D]: the mean over its pieces, or [CLS]'s."""
+        if pooling not in POOLINGS:
+            raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
+        encodings = self._encode_texts(texts, truncate=truncate)
+        pool = self._pool_mean if pooling == "mean" else self._pool_first
+        vectors = np.stack(self._each("embedding", encodings, pool))
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
+
+    def features(self, texts: Sequence[str], *, layers: Sequence[int] = (-1,), truncate: bool = False) -> list[Features]:
+        """Every piece's vectors at the chosen layers: 0 is the embeddings' output, -1 the last layer's."""
+        count = self.config.layers + 1
+        if bad := [layer for layer in layers if not -count <= layer < count]:
+            raise InputError(f"no layer {bad[0]}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
+        encodings = self._encode_texts(texts, truncate=truncate)
+
+        def choose(batch: Batch) -> list[np.ndarray]:
+            states = self.network.encoder.hidden_states(batch)
+            return _split(torch.stack([states[layer] for layer in layers], 1), batch)
+
+        vectors = self._each("encoding", encodings, choose)
+        return [
+            Features([self.tokenizer.vocabulary[i] for i in encoding.ids], encoding.offsets, found.swapaxes(0, 1))
+            for encoding, found in zip(encodings, vectors, strict=True)
+        ]
+
+    @overload
+    def next(self, a: str, b: str, *, truncate: bool = False) -> float: ...
+    @overload
+    def next(self, a: Sequence[str], b: Sequence[str], *, truncate: bool = False) -> np.ndarray: ...
+    def next(self, a: Any, b: Any, *, truncate: bool = False) -> Any:
+        """How likely it is that b follows a; two lists give an array."""
+        if isinstance(a, str) or isinstance(b, str):
+            return float(self.next([a], [b], truncate=truncate)[0])
+        if self.network.next is None or self.network.encoder.pooler is None:
+            raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
+
+        def judge(batch: Batch) -> list[float]:
+            logits = self.network.next_logits(self._encoder(batch), batch)
+            return logits.float().softmax(-1)[:, 0].tolist()
+
+        return np.array(self._each("judging", self._encode_texts(a, b, truncate=truncate), judge), np.float32)
+
+    def encode(self, ids: Sequence[Sequence[int] | np.ndarray]) -> list[np.ndarray]:
+        """The last layer's vectors [T, D] for sequences of ids, special ones included."""
+        rows = [np.asarray(sequence, np.int64) for sequence in ids]
+        for index, row in enumerate(rows):
+            if row.size and not (row.min() >= 0 and row.max() < self.config.vocabulary):
+                bad = int(row.max() if row.min() >= 0 else row.min())
+                raise InputError(f"sequence {index + 1} holds id {bad}; expected 0 to {self.config.vocabulary - 1}")
+            self._check_length(len(row), f"sequence {index + 1}")
+        encodings = [Encoding(row, np.zeros_like(row), np.zeros((len(row), 2)), np.zeros(len(row), bool)) for row in rows]
+        return self._each("encoding", encodings, lambda batch: _split(self._encoder(batch), batch))
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the artifact, whole or not at all."""
+        save_bundle(self.bundle, folder)
+
+    def describe(self) -> dict[str, Any]:
+        """Sizes, parameters by part, vocabulary and provenance."""
+        config, tokenizer = self.config, self.tokenizer
+        shape = {name: getattr(config, name) for name in ("layers", "width", "heads", "feedforward", "positions")}
+        return {
+            "family": self.bundle.family.name,
+            **shape,
+            "parameters": _parameters(self.network),
+            "vocabulary": {"pieces": len(tokenizer), "cased": tokenizer.cased, "max_word": tokenizer.max_word},
+            "answers": self.answers(),
+            "provenance": self.bundle.provenance,
+        }
+
+    def answers(self) -> list[str]:
+        """What this model can be asked."""
+        extra = {"fill": self.network.masked, "next": self.network.next}
+        return ["embed", "features", *(name for name, head in extra.items() if head is not None)]
+
+    def _encode_texts(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
+    ) -> list[Encoding]:
+        """Encodes and checks; what is too long is refused, or cut if so wished."""
+        if isinstance(texts, str):
+            raise InputError("expected a list of texts, found one string; put it into a list")
+        limit = self.config.positions if truncate else None
+        encodings = self.tokenizer.encode_batch(list(texts), pairs, max_length=limit, read_mask=read_mask)
+        specials = 2 if pairs is None else 3
+        for index, encoding in enumerate(encodings):
+            if len(encoding) == specials:
+                raise InputError(f"text {index + 1} is empty; expected at least one character to read")
+            self._check_length(len(encoding), f"text {index + 1}", "; shorten it, or let it be cut (truncate)")
+        return encodings
+
+    def _check_length(self, length: int, what: str, advice: str = "") -> None:
+        if not 1 <= length <= self.config.positions:
+            raise InputError(f"{what} has {length} pieces; this model takes 1 to {self.config.positions}{advice}")
+
+    @torch.inference_mode()
+    def _each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Sequence[Any]]) -> list[Any]:
+        """Answers batch by batch, returned in the order of the encodings."""
+        answers: list[Any] = [None] * len(encodings)
+        done = 0
+        with _maybe_bar(title, len(encodings)) as show:
+            for members, batch in self._batches(encodings):
+                for index, found in zip(members.tolist(), answer(batch.to(self.device)), strict=False):
+                    answers[index] = found
+                done += len(members)
+                show(done)
+        return answers
+
+    def _batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[np.ndarray, Batch]]:
+        ids, segments = [e.ids for e in encodings], [e.segments for e in encodings]
+        return batches(ids, segments, budget=self.budget, shapes=self.shapes)
+
+    def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
+        places = (batch.ids == self.tokenizer.mask).nonzero().flatten()
+        logits = self.network.masked_logits(self._encoder(batch), places).float()
+        chances, pieces = logits.softmax(-1).topk(top)
+        answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
+        owners = torch.searchsorted(batch.boundaries, places.int(), right=True) - 1
+        for owner, row, chance in zip(owners.tolist(), pieces.tolist(), chances.tolist(), strict=True):
+            names = (self.tokenizer.vocabulary[index] if index < len(self.tokenizer) else f"[{index}]" for index in row)
+            answers[owner].append([Candidate(*found) for found in zip(names, chance, strict=True)])
+        return answers
+
+    def _pool_mean(self, batch: Batch) -> np.ndarray:
+        x = self._encoder(batch).float()
+        lengths = batch.boundaries.long().diff()
+        return torch.segment_reduce(x, "mean", lengths=lengths, axis=0).cpu().numpy()
+
+    def _pool_first(self, batch: Batch) -> np.ndarray:
+        return self._encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"no device {name!r}; expected auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device {name!r} is not here; {torch.cuda.device_count()} CUDA devices were found")
+    return device
+
+
+def _shapes(budget: int, positions: int) -> Shapes:
+    """Lengths that double up to the model's longest."""
+    lengths = [positions]
+    while lengths[0] > 32:
+        lengths.insert(0, -(-lengths[0] // 2))
+    return Shapes(budget, tuple(lengths))
+
+
+def _split(x: Tensor, batch: Batch) -> list[np.ndarray]:
+    """The rows of each sequence."""
+    bounds = batch.boundaries.tolist()
+    rows = x.float().cpu().numpy()
+    return [rows[begin:end].copy() for begin, end in zip(bounds, bounds[1:], strict=False)]
+
+
+def _parameters(network: torch.nn.Module) -> dict[str, int]:
+    """Parameters by part, and in all."""
+    parts = {"embeddings": 0, "blocks": 0, "pooler": 0, "heads": 0}
+    for name, parameter in network.named_parameters():
+        part = name.split(".")[1] if name.startswith("encoder.") else "heads"
+        parts[part] += parameter.numel()
+    return parts | {"total": sum(parts.values())}
+
+
+def _maybe_bar(title: str, count: int) -> Any:
+    from contextlib import nullcontext
+
+    return bar(title, count) if count >= MANY else nullcontext(lambda done: None)
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,1 @@
+"""vectors → answers: what is asked of an encoder, one file a task."""

@@ -1,0 +1,63 @@
+"""BERT's own two tasks: which piece was masked here, and does B follow A (section 3.1).
+
+T tokens, B sequences, M masked places, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.model.batch import Batch
+from bertkit.model.config import Config
+from bertkit.model.encoder import Encoder
+from bertkit.model.feedforward import ACTIVATION
+from bertkit.model.init import initialize
+
+
+class MaskedHead(nn.Module):
+    """Scores every piece for a masked place; its decoder is the table of piece embeddings."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.activation = ACTIVATION[config.activation]
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocabulary))
+        initialize(self, config.init_std)
+
+    def forward(self, x: Tensor, pieces: Tensor) -> Tensor:
+        x = self.norm(self.activation(self.dense(x)))  # [M, D]
+        return F.linear(x, pieces, self.bias)  # [M, V]
+
+
+class NextHead(nn.Module):
+    """Two scores for the pooled vector: B follows A, B comes from elsewhere."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.output = nn.Linear(config.width, 2)
+        initialize(self, config.init_std)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.output(pooled)  # [B, 2]
+
+
+class Pretraining(nn.Module):
+    """An encoder with the heads it was pre-trained with: both, either or none."""
+
+    def __init__(self, config: Config, *, masked: bool = True, next_sentence: bool = True):
+        super().__init__()
+        self.encoder = Encoder(config)
+        self.masked = MaskedHead(config) if masked else None
+        self.next = NextHead(config) if next_sentence else None
+
+    def masked_logits(self, x: Tensor, places: Tensor) -> Tensor:
+        """Scores [M, V] at the given places of the row x [T, D], and nowhere else."""
+        assert self.masked is not None
+        return self.masked(x.index_select(0, places), self.encoder.embeddings.pieces.weight)
+
+    def next_logits(self, x: Tensor, batch: Batch) -> Tensor:
+        """Scores [B, 2] of the sequences in the row x [T, D]: first "B follows A"."""
+        assert self.next is not None and self.encoder.pooler is not None
+        return self.next(self.encoder.pooler(x, batch))

@@ -1,0 +1,1 @@
+"""str → ids: corpora, vocabularies, tokenizers. Nothing here imports torch."""

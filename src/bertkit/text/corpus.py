@@ -1,0 +1,219 @@
+"""Reads raw text: files and folders in, documents out, one at a time.
+
+.txt (a blank line between documents), .jsonl (one object a line, with "text") and .parquet (a column "text"), each also
+.gz, .xz or .zst. Only one document is in memory at once; a document longer than MAX_LINE bytes comes in parts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import lzma
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from bertkit.errors import DataError, InputError, import_extra
+
+KINDS = (".txt", ".jsonl", ".parquet")
+PACKINGS = (".gz", ".xz", ".zst")
+MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
+
+
+class Document(NamedTuple):
+    """A contiguous text, and where it began."""
+
+    text: str
+    path: Path
+    line: int
+
+
+class Corpus:
+    """Documents of files and folders, in the order given; folders in sorted order.
+
+    A line that cannot be used (bad UTF-8, a NUL, too long, no JSON) stops the reading with its file and line, or, with
+    bad="skip", is left out: counted in `skipped`, the first few described in `complaints`.
+    """
+
+    def __init__(self, paths: Iterable[Path | str], *, bad: str = "stop", max_line: int = MAX_LINE):
+        if bad not in ("stop", "skip"):
+            raise InputError(f'bad lines can be met with "stop" or "skip", not {bad!r}')
+        self.files = [file for path in paths for file in _files(Path(path))]
+        self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for progress
+        self.bad, self.max_line = bad, max_line
+        self.skipped, self.complaints = 0, list[str]()
+        self._read_before, self._stream = 0, None
+
+    @property
+    def position(self) -> int:
+        """Bytes of the files on disk that have been read."""
+        return self._read_before + (self._stream.tell() if self._stream and not self._stream.closed else 0)
+
+    def __iter__(self) -> Iterator[Document]:
+        self.skipped, self.complaints, self._read_before = 0, [], 0
+        for path in self.files:
+            try:
+                with open(path, "rb") as self._stream, _unpacked(self._stream, path) as stream:
+                    yield from self._documents(stream, path)
+            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+                raise DataError(f"the compressed file is damaged or cut off ({error}); fetch it again", path) from error
+            self._read_before += path.stat().st_size
+            self._stream = None
+
+    def _documents(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
+        kind = _kind(path)
+        if kind == ".txt":
+            return self._blank_separated(stream, path)
+        return self._json_lines(stream, path) if kind == ".jsonl" else self._parquet_rows(stream, path)
+
+    def _blank_separated(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
+        lines, begin, size = list[str](), 1, 0
+        for number, line in self._lines(stream, path):
+            if lines and (not line.strip() or size > self.max_line):
+                yield Document("\n".join(lines), path, begin)
+                lines, size = [], 0
+            if line.strip():
+                begin = begin if lines else number
+                lines.append(line)
+                size += len(line)
+        if lines:
+            yield Document("\n".join(lines), path, begin)
+
+    def _json_lines(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
+        for number, line in self._lines(stream, path):
+            if not line.strip():
+                continue
+            try:
+                text = json.loads(line)["text"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                self._complain('expected a JSON object with a key "text"', path, number)
+                continue
+            yield from self._checked(text, path, number)
+
+    def _parquet_rows(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
+        arrow = import_extra("pyarrow", "parquet", "reading .parquet")
+        parquet = import_extra("pyarrow.parquet", "parquet", "reading .parquet")
+        try:
+            with tempfile.TemporaryFile() as seekable:
+                if path.suffix in PACKINGS:
+                    shutil.copyfileobj(stream, seekable)
+                table = parquet.ParquetFile(seekable if path.suffix in PACKINGS else path)
+                if "text" not in table.schema_arrow.names:
+                    raise DataError(f'no column "text"; found {", ".join(table.schema_arrow.names)}', path)
+                rows = (row for part in table.iter_batches(1024, columns=["text"]) for row in part.column(0))
+                for number, row in enumerate(rows, start=1):
+                    yield from self._checked(row.as_py(), path, number)
+        except (OSError, arrow.ArrowInvalid) as error:
+            raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]})", path) from error
+
+    def _checked(self, text: object, path: Path, number: int) -> Iterator[Document]:
+        """The document, if its text is a string that UTF-8 can carry."""
+        if not isinstance(text, str):
+            self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
+        elif "\0" in text:
+            self._complain("a NUL character; remove it, or skip such lines", path, number)
+        elif not _is_unicode(text):
+            self._complain("half of a surrogate pair, which is no character", path, number)
+        else:
+            yield Document(text, path, number)
+
+    def _lines(self, stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
+        """Decoded lines with their numbers; memory stays bounded whatever a line's length."""
+        number = 0
+        while raw := stream.readline(self.max_line + 1):
+            number += 1
+            if len(raw) > self.max_line and not raw.endswith(b"\n"):
+                while raw and not raw.endswith(b"\n"):
+                    raw = stream.readline(self.max_line)
+                expected = f"expected at most {self.max_line:,} bytes; break it up, or raise --max-line"
+                self._complain(f"the line is too long: {expected}", path, number)
+                continue
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                bad = f"byte 0x{error.object[error.start]:02x} at column {error.start + 1} is not UTF-8"
+                self._complain(f"{bad}; convert the file to UTF-8, or skip such lines", path, number)
+                continue
+            if "\0" in line:
+                self._complain("a NUL byte; expected text in UTF-8", path, number)
+                continue
+            yield number, line
+
+    def _complain(self, message: str, path: Path, line: int) -> None:
+        error = DataError(f"{message} (--bad skip leaves such lines out)", path, line)
+        if self.bad == "stop":
+            raise error
+        self.skipped += 1
+        if len(self.complaints) < 10:
+            self.complaints.append(str(DataError(message, path, line)))
+
+
+def _kind(path: Path) -> str:
+    """The ending that says what is inside: '.jsonl' of 'a.jsonl.gz'."""
+    return Path(path.stem).suffix if path.suffix in PACKINGS else path.suffix
+
+
+def _files(path: Path) -> list[Path]:
+    """The corpus files that `path` stands for."""
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and _kind(file) in KINDS]
+        if not files:
+            raise DataError(f"the folder holds no {', '.join(KINDS)} files, plain or as {', '.join(PACKINGS)}", path)
+        return files
+    if not path.exists():
+        raise DataError("no such file or folder", path)
+    if _kind(path) not in KINDS:
+        raise DataError(f"expected {', '.join(KINDS)}, plain or as {', '.join(PACKINGS)}", path)
+    return [path]
+
+
+@contextmanager
+def _unpacked(stream: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    if path.suffix == ".gz":
+        yield gzip.GzipFile(fileobj=stream)  # type: ignore[misc]
+    elif path.suffix == ".xz":
+        yield lzma.LZMAFile(stream)  # type: ignore[misc]
+    elif path.suffix == ".zst":
+        yield io.BufferedReader(_Zst(stream))
+    else:
+        yield stream
+
+
+class _Zst(io.RawIOBase):
+    """A .zst file as a stream. The library's own reader takes a file that was cut off for a complete one."""
+
+    def __init__(self, stream: IO[bytes]):
+        zstandard = import_extra("zstandard", "zst", "reading .zst")
+        self.stream, self.error, self.new_frame = stream, zstandard.ZstdError, zstandard.ZstdDecompressor().decompressobj
+        self.frame, self.ready, self.rest, self.complete = self.new_frame(), b"", b"", False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self.ready and (packed := self.rest or self.stream.read(2**17)):
+            try:
+                self.ready = self.frame.decompress(packed)
+            except self.error as error:
+                raise EOFError(error) from error
+            self.rest, self.complete = self.frame.unused_data, self.frame.eof
+            if self.complete:
+                self.frame = self.new_frame()
+        if not self.ready and not self.complete:
+            raise EOFError("the last frame has no end")
+        part, self.ready = self.ready[: len(buffer)], self.ready[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,61 @@
+"""Writes TensorFlow 1 checkpoints, so that the reader can be tested on any content."""
+
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.bundle.crc32c import masked_crc32c
+from bertkit.bundle.google import DTYPES, MAGIC
+
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+
+def write_checkpoint(name: Path, tensors: dict[str, np.ndarray], rows_per_block: int = 16) -> None:
+    """NAME.index and NAME.data-00000-of-00001 with the given tensors, keys sorted as TensorFlow does."""
+    rows, offset = [(b"", _field(1, 1) + _field(3, _field(1, 1)))], 0
+    with open(name.with_name(name.name + ".data-00000-of-00001"), "wb") as data:
+        for key, tensor in sorted(tensors.items()):
+            content = np.ascontiguousarray(tensor).tobytes()
+            shape = b"".join(_field(2, _field(1, size)) for size in tensor.shape)
+            entry = _field(1, CODES[tensor.dtype]) + _field(2, shape) + _field(4, offset) + _field(5, len(content))
+            entry += _varint(6 << 3 | 5) + masked_crc32c(content).to_bytes(4, "little")
+            rows.append((key.encode(), entry))
+            data.write(content)
+            offset += len(content)
+    name.with_name(name.name + ".index").write_bytes(_table(rows, rows_per_block))
+
+
+def _table(rows: list[tuple[bytes, bytes]], rows_per_block: int) -> bytes:
+    table, handles = b"", []
+    for begin in range(0, len(rows), rows_per_block):
+        block = rows[begin : begin + rows_per_block]
+        table, handle = _append(table, block)
+        handles.append((block[-1][0] + b"~", handle))
+    table, meta = _append(table, [])
+    table, index = _append(table, handles)
+    return table + (meta + index).ljust(40, b"\0") + MAGIC.to_bytes(8, "little")
+
+
+def _append(table: bytes, rows: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    content, last = b"", b""
+    for key, value in rows:
+        shared = next((i for i, (a, b) in enumerate(zip(key, last, strict=False)) if a != b), min(len(key), len(last)))
+        content += _varint(shared) + _varint(len(key) - shared) + _varint(len(value)) + key[shared:] + value
+        last = key
+    content += bytes(4) + (1).to_bytes(4, "little")
+    handle = _varint(len(table)) + _varint(len(content))
+    return table + content + b"\0" + masked_crc32c(content + b"\0").to_bytes(4, "little"), handle
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])

@@ -1,0 +1,132 @@
+import gzip
+import json
+import lzma
+
+import pytest
+
+from bertkit.errors import DataError, InputError
+from bertkit.text.corpus import Corpus
+
+TEXTS = ["first line\nsecond line", "another document", "ünïcode 中文 😀"]
+
+
+def texts(*paths, **options):
+    return [document.text for document in Corpus(paths, **options)]
+
+
+def write(path, content: bytes):
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    elif path.suffix == ".xz":
+        content = lzma.compress(content)
+    elif path.suffix == ".zst":
+        content = pytest.importorskip("zstandard").ZstdCompressor().compress(content)
+    path.write_bytes(content)
+    return path
+
+
+def content(kind, tmp_path):
+    if kind == ".txt":
+        return "\n\n".join(TEXTS).encode()
+    if kind == ".jsonl":
+        return "".join(json.dumps({"text": text, "id": 1}) + "\n" for text in TEXTS).encode()
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": TEXTS, "id": [1, 2, 3]}), tmp_path / "p")
+    return (tmp_path / "p").read_bytes()
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz", ".zst"])
+@pytest.mark.parametrize("kind", [".txt", ".jsonl", ".parquet"])
+def test_every_kind_in_every_packing(tmp_path, kind, packing):
+    file = write(tmp_path / f"corpus{kind}{packing}", content(kind, tmp_path))
+    corpus = Corpus([file])
+    assert [document.text for document in corpus] == TEXTS
+    assert corpus.position == corpus.size == file.stat().st_size
+    assert [document.text for document in corpus] == TEXTS, "a corpus can be read again"
+
+
+def test_folders_are_read_in_sorted_order(tmp_path):
+    (tmp_path / "b").mkdir()
+    for name in ("c.txt", "a.txt", "b/x.txt"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "notes.md").write_text("no corpus")
+    assert texts(tmp_path) == ["a.txt", "b/x.txt", "c.txt"]
+    assert texts(tmp_path / "c.txt", tmp_path / "a.txt") == ["c.txt", "a.txt"]
+
+
+def test_documents_know_their_lines(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\r\n\r\n \r\nthree\r\n".encode())
+    assert [(d.text, d.line) for d in Corpus([tmp_path / "a.txt"])] == [("one\ntwo", 1), ("three", 5)]
+
+
+BAD = {
+    "utf-8": (b"fine\n\nbad \xff byte\n\nfine too\n", "byte 0xff at column 5 is not UTF-8"),
+    "nul": (b"fine\n\na \0 NUL\n\nfine too\n", "NUL"),
+    "long": (b"fine\n\n" + b"x" * 10_000_000 + b"\n\nfine too\n", "too long: expected at most 8,388,608 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_lines_stop_with_file_and_line_or_are_skipped(tmp_path, case):
+    raw, message = BAD[case]
+    (tmp_path / "a.txt").write_bytes(raw)
+    with pytest.raises(DataError, match=rf"a\.txt:3: .*{message}.*--bad skip"):
+        texts(tmp_path)
+    corpus = Corpus([tmp_path], bad="skip")
+    assert [document.text for document in corpus] == ["fine", "fine too"]
+    assert corpus.skipped == 1
+    assert message in corpus.complaints[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"txt": "a"}', '{"text": 3}', '{"text": "\\u0000"}', '{"text": "\\ud800"}', "[" * 100_000]
+)
+def test_bad_json_stops_with_its_line_or_is_skipped(tmp_path, line):
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "fine"}}\n\n{line}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl:3: "):
+        texts(tmp_path)
+    assert texts(tmp_path, bad="skip") == ["fine"]
+
+
+def test_a_document_without_end_comes_in_parts(tmp_path):
+    (tmp_path / "a.txt").write_text("word\n" * 1000)
+    parts = texts(tmp_path, max_line=100)
+    assert len(parts) > 10
+    assert "\n".join(parts) == "\n".join(["word"] * 1000)
+    assert max(map(len, parts)) < 200
+
+
+@pytest.mark.parametrize("packing", [".gz", ".xz", ".zst"])
+def test_a_cut_off_file_is_named(tmp_path, packing):
+    file = write(tmp_path / f"a.txt{packing}", "".join(f"line {i}\n\n" for i in range(20_000)).encode())
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(DataError, match="damaged or cut off"):
+        texts(file)
+    file.write_bytes(b"not compressed")
+    with pytest.raises(DataError, match="damaged or cut off"):
+        texts(file)
+
+
+def test_what_is_no_corpus_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no such file"):
+        Corpus([tmp_path / "nowhere"])
+    with pytest.raises(DataError, match=r"holds no \.txt"):
+        Corpus([tmp_path])
+    (tmp_path / "a.pdf").write_text("x")
+    with pytest.raises(DataError, match=r"expected \.txt"):
+        Corpus([tmp_path / "a.pdf"])
+    with pytest.raises(InputError, match="stop"):
+        Corpus([tmp_path], bad="ignore")
+
+
+def test_parquet_faults_are_named(tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"body": ["a"]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match='no column "text"; found body'):
+        texts(tmp_path / "a.parquet")
+    parquet.write_table(arrow.table({"text": ["a", None]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet:2: .*NoneType"):
+        texts(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").write_bytes(b"junk")
+    with pytest.raises(DataError, match="not a readable parquet"):
+        texts(tmp_path / "a.parquet")
