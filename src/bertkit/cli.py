@@ -271,7 +271,7 @@ def _write_numpy(path: Path, ending: str, *array: Any, **arrays: Any) -> None:
     if path.suffix != ending:
         raise InputError(f"{path}: expected a name that ends in {ending}")
     with new_file(path) as aside, open(aside, "wb") as stream:
-        np.savez(stream, **arrays) if arrays else np.save(stream, *array, allow_pickle=False)
+        np.savez(stream, **arrays) if arrays else np.save(stream, array[0])
 
 
 def _print_json(value: Any) -> None:

@@ -18,7 +18,12 @@ def bar(title: str, total: float, unit: str = "") -> Iterator[Callable[[float], 
 
     amount = progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn()
     speed = [progress.TransferSpeedColumn()] if unit == "bytes" else []
-    columns = [progress.TextColumn("{task.description}"), progress.BarColumn(), amount, *speed]
+    columns: list[progress.ProgressColumn] = [
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        amount,
+        *speed,
+    ]
     columns += [progress.TimeElapsedColumn(), progress.TextColumn("eta"), progress.TimeRemainingColumn()]
     with progress.Progress(*columns, console=Console(stderr=True)) as live:
         task = live.add_task(title, total=total)

@@ -39,7 +39,7 @@ def nasty(count: int, seed: int = 0) -> list[str]:
 
 
 def _one(draw: random.Random) -> str:
-    alphabets = draw.sample(list(ALPHABETS.values()), draw.randint(1, 4)) + [ALPHABETS["latin"], " "]
+    alphabets = [*draw.sample(list(ALPHABETS.values()), draw.randint(1, 4)), ALPHABETS["latin"], " "]
     parts = []
     for _ in range(draw.randint(0, 12)):
         if draw.random() < 0.1:

@@ -41,7 +41,7 @@ def unpadded(values: torch.Tensor, sequences: list[np.ndarray]) -> torch.Tensor:
 def draw_sequences(
     sizes: list[int], vocabulary: int, segments: int = 2, seed: int = 0
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Random ids and segments of the given lengths."""
+    """Random ids and segments of the given lengths; never id 0, whose embedding transformers gives no gradient."""
     draw = np.random.default_rng(seed)
-    ids = [draw.integers(0, vocabulary, size) for size in sizes]
+    ids = [draw.integers(1, vocabulary, size) for size in sizes]
     return ids, [np.sort(draw.integers(0, segments, size)) for size in sizes]

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ CHARACTERS = "".join(ALPHABETS.values())
 def split(encoder, texts):
     row, bounds = encoder.encode(texts)
     assert row.dtype == np.int32
-    return [row[begin:end].tolist() for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [row[begin:end].tolist() for begin, end in pairwise(bounds)]
 
 
 def library(tokenizer, texts):

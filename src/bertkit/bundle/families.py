@@ -104,7 +104,7 @@ FAMILIES = {family.name: family for family in (BERT,)}
 
 def family_of(settings: Mapping[str, Any]) -> Family:
     """The family that a config.json names; one without model_type, as Google's are, is BERT."""
-    name = settings.get("model_type", "bert")
+    name = str(settings.get("model_type", "bert"))
     if name not in FAMILIES:
         raise ConfigError(f"model_type is {name!r}, which is not supported; supported: {', '.join(FAMILIES)}")
     return FAMILIES[name]
@@ -117,7 +117,7 @@ def read_config(settings: Mapping[str, Any], family: Family) -> Config:
         if key in settings and settings[key] not in harmless:
             raise ConfigError(f"{key} is {settings[key]!r}, which is not supported; expected {harmless[0]!r}")
     values = {ours: settings[theirs] for ours, theirs in family.keys.items() if theirs in settings}
-    activation = values.get("activation", "gelu")
+    activation = str(values.get("activation", "gelu"))
     if activation not in family.activations:
         raise ConfigError(f"hidden_act is {activation!r}; expected one of {', '.join(family.activations)}")
     try:
@@ -131,7 +131,7 @@ def read_config(settings: Mapping[str, Any], family: Family) -> Config:
 def write_config(config: Config, family: Family) -> dict[str, Any]:
     """The settings of config.json that our configuration determines."""
     settings = {family.keys[f.name]: getattr(config, f.name) for f in fields(config) if f.name in family.keys}
-    spelled = {ours: theirs for theirs, ours in reversed(family.activations.items())}
+    spelled = {ours: theirs for theirs, ours in reversed([*family.activations.items()])}
     return {"model_type": family.name, **settings, family.keys["activation"]: spelled[config.activation]}
 
 

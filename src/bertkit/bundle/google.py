@@ -20,7 +20,13 @@ from bertkit.errors import ArtifactError
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48  # bytes: where the meta and index blocks lie, zeros, the magic number
 TRAILER = 5  # bytes after a block: its compression, its checksum
-DTYPES = {1: np.dtype("<f4"), 2: np.dtype("<f8"), 3: np.dtype("<i4"), 9: np.dtype("<i8"), 19: np.dtype("<f2")}
+DTYPES: dict[int, np.dtype] = {
+    1: np.dtype("<f4"),
+    2: np.dtype("<f8"),
+    3: np.dtype("<i4"),
+    9: np.dtype("<i8"),
+    19: np.dtype("<f2"),
+}
 # What an optimiser leaves beside the weights.
 SLOTS = re.compile(r"(/adam_[mv]|/Adam(_1)?|/lamb_[mv]|/Momentum|^global_step|^beta[12]_power|/ExponentialMovingAverage)$")
 

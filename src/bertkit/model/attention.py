@@ -8,6 +8,8 @@ everywhere else q, k and v are laid into grids of about one length. This file an
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,7 +37,7 @@ class Attention(nn.Module):
         """Who looks at whom, for looking inside: [H, L, L] for each sequence, in the batch's order."""
         q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).permute(1, 2, 0, 3)  # 3 × [H, T, K]
         bounds = batch.boundaries.tolist()
-        spans = [slice(begin, end) for begin, end in zip(bounds, bounds[1:], strict=False)]
+        spans = [slice(begin, end) for begin, end in pairwise(bounds)]
         return [(q[:, s] @ k[:, s].mT * self.head_width**-0.5).softmax(-1) for s in spans]
 
 

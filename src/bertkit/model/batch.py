@@ -5,7 +5,7 @@ T tokens, B sequences, n sequences of a bucket, L its length.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -44,11 +44,9 @@ class Batch:
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
 
-        def move(part: object) -> object:
-            if isinstance(part, Tensor):
-                return part.to(device, non_blocking=non_blocking)
-            if isinstance(part, tuple):
-                return tuple(Bucket(move(b.tokens), move(b.inside)) for b in part)  # type: ignore[arg-type]
-            return part
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
 
-        return type(self)(**{f.name: move(getattr(self, f.name)) for f in fields(self)})
+        rows = {name: move(getattr(self, name)) for name in ("ids", "segments", "positions", "boundaries", "order")}
+        grids = (Bucket(move(b.tokens), None if b.inside is None else move(b.inside)) for b in self.buckets)
+        return replace(self, **rows, buckets=tuple(grids))  # type: ignore[arg-type]

@@ -9,8 +9,8 @@ from bertkit.errors import ConfigError, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 # Beyond these nobody has built an encoder; a damaged or hostile config would take all memory.
-LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144, positions=1_048_576)
-LIMITS |= dict(segments=1024)
+LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
+LIMITS |= dict(positions=1_048_576, segments=1024)
 
 
 @dataclass(frozen=True, kw_only=True)

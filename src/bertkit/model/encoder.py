@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -54,7 +56,8 @@ class Encoder(nn.Module):
     def attention_weights(self, batch: Batch) -> list[list[Tensor]]:
         """Who looks at whom: for each block, [H, L, L] for each sequence."""
         states = self.hidden_states(batch)
-        return [block.attention.weights(x, batch) for block, x in zip(self.blocks, states, strict=False)]
+        attentions = [cast(Block, block).attention for block in self.blocks]
+        return [attention.weights(x, batch) for attention, x in zip(attentions, states, strict=False)]
 
     def _through(self, block: nn.Module, x: Tensor, batch: Batch) -> Tensor:
         if self.checkpointing and self.training:

@@ -6,7 +6,9 @@ depends on what else was in its batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -73,7 +75,7 @@ class Model:
             self._encoder = torch.compile(self.network.encoder, fullgraph=True, dynamic=False)
 
     @overload
-    def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...
+    def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...  # type: ignore[overload-overlap]
     @overload
     def fill(self, texts: Sequence[str], *, top: int = 5, truncate: bool = False) -> list[list[list[Candidate]]]: ...
     def fill(self, texts: str | Sequence[str], *, top: int = 5, truncate: bool = False) -> Any:
@@ -90,7 +92,6 @@ class Model:
                 raise InputError(f"no [MASK] in {_quoted(texts[index])}; write [MASK] where a word is to be filled in")
         return self._each("filling", encodings, lambda batch: self._fill_batch(batch, top))
 
-    @torch.inference_mode()
     def embed(
         self, texts: Sequence[str], *, pooling: str = "mean", normalize: bool = False, truncate: bool = False
     ) -> np.ndarray:
@@ -99,7 +100,7 @@ class Model:
             raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
         encodings = self._encode_texts(texts, truncate=truncate)
         pool = self._pool_mean if pooling == "mean" else self._pool_first
-        vectors = np.stack(self._each("embedding", encodings, pool))
+        vectors = np.array(self._each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
     def features(self, texts: Sequence[str], *, layers: Sequence[int] = (-1,), truncate: bool = False) -> list[Features]:
@@ -120,7 +121,7 @@ class Model:
         ]
 
     @overload
-    def next(self, a: str, b: str, *, truncate: bool = False) -> float: ...
+    def next(self, a: str, b: str, *, truncate: bool = False) -> float: ...  # type: ignore[overload-overlap]
     @overload
     def next(self, a: Sequence[str], b: Sequence[str], *, truncate: bool = False) -> np.ndarray: ...
     def next(self, a: Any, b: Any, *, truncate: bool = False) -> Any:
@@ -189,7 +190,7 @@ class Model:
             raise InputError(f"{what} has {length} pieces; this model takes 1 to {self.config.positions}{advice}")
 
     @torch.inference_mode()
-    def _each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Sequence[Any]]) -> list[Any]:
+    def _each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """Answers batch by batch, returned in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
         done = 0
@@ -250,7 +251,7 @@ def _split(x: Tensor, batch: Batch) -> list[np.ndarray]:
     """The rows of each sequence."""
     bounds = batch.boundaries.tolist()
     rows = x.float().cpu().numpy()
-    return [rows[begin:end].copy() for begin, end in zip(bounds, bounds[1:], strict=False)]
+    return [rows[begin:end].copy() for begin, end in pairwise(bounds)]
 
 
 def _parameters(network: torch.nn.Module) -> dict[str, int]:
@@ -262,9 +263,7 @@ def _parameters(network: torch.nn.Module) -> dict[str, int]:
     return parts | {"total": sum(parts.values())}
 
 
-def _maybe_bar(title: str, count: int) -> Any:
-    from contextlib import nullcontext
-
+def _maybe_bar(title: str, count: int) -> AbstractContextManager[Callable[[float], None]]:
     return bar(title, count) if count >= MANY else nullcontext(lambda done: None)
 
 

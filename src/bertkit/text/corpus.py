@@ -47,7 +47,8 @@ class Corpus:
         self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for progress
         self.bad, self.max_line = bad, max_line
         self.skipped, self.complaints = 0, list[str]()
-        self._read_before, self._stream = 0, None
+        self._read_before = 0
+        self._stream: IO[bytes] | None = None
 
     @property
     def position(self) -> int:
@@ -58,7 +59,8 @@ class Corpus:
         self.skipped, self.complaints, self._read_before = 0, [], 0
         for path in self.files:
             try:
-                with open(path, "rb") as self._stream, _unpacked(self._stream, path) as stream:
+                with open(path, "rb") as raw, _unpacked(raw, path) as stream:
+                    self._stream = raw
                     yield from self._documents(stream, path)
             except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataError(f"the compressed file is damaged or cut off ({error}); fetch it again", path) from error
@@ -177,7 +179,7 @@ def _unpacked(stream: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     if path.suffix == ".gz":
         yield gzip.GzipFile(fileobj=stream)  # type: ignore[misc]
     elif path.suffix == ".xz":
-        yield lzma.LZMAFile(stream)  # type: ignore[misc]
+        yield lzma.LZMAFile(stream)  # type: ignore[misc]  # noqa: SIM115
     elif path.suffix == ".zst":
         yield io.BufferedReader(_Zst(stream))
     else:

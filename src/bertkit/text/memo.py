@@ -96,7 +96,7 @@ class _Growing:
     """A one-dimensional array that grows at its end without being copied each time."""
 
     def __init__(self, dtype: type):
-        self.values = np.zeros(1024, dtype)
+        self.values: np.ndarray = np.zeros(1024, dtype)
         self.used = 0
 
     def append(self, values: np.ndarray) -> None:

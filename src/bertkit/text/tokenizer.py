@@ -190,9 +190,9 @@ class Tokenizer:
             keep_a, keep_b = longest_first(len(a), 0 if b is None else len(b), max_length - specials)
             a, b = a[:keep_a], None if b is None else b[:keep_b]
         parts = [a] if b is None else [a, b]
-        ids, offsets, starts = [np.int32([self.cls])], [_NOWHERE], [_NO_START]
+        ids, offsets, starts = [np.array([self.cls], np.int32)], [_NOWHERE], [_NO_START]
         for part in parts:
-            ids += [part.ids, np.int32([self.sep])]
+            ids += [part.ids, np.array([self.sep], np.int32)]
             offsets += [part.offsets, _NOWHERE]
             starts += [part.starts, _NO_START]
         sizes = [len(a) + 2] if b is None else [len(a) + 2, len(b) + 1]
@@ -222,7 +222,7 @@ class Tokenizer:
         return backend
 
     def _special(self, name: str) -> int:
-        return self._backend.token_to_id(name)
+        return self._settings["model"]["vocab"][name]
 
 
 _NOWHERE = np.zeros((1, 2), np.int32)

@@ -1,0 +1,236 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import bertkit
+from bertkit.bundle.bundle import load_bundle
+from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError
+
+FILES = ["bertkit.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+
+
+@pytest.fixture
+def folder(model, tmp_path):
+    model.save(tmp_path / "m")
+    return tmp_path / "m"
+
+
+def change(folder, **settings):
+    file = folder / "config.json"
+    content = json.loads(file.read_text()) | settings
+    file.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+def state(model):
+    return model.network.state_dict()
+
+
+def assert_same_weights(a, b):
+    assert state(a).keys() == state(b).keys()
+    assert all(torch.equal(state(a)[name], state(b)[name]) for name in state(a))
+
+
+def test_a_saved_folder_loads_to_the_same_model(model, folder):
+    assert sorted(path.name for path in folder.iterdir()) == FILES
+    again = bertkit.load(folder)
+    assert_same_weights(model, again)
+    assert again.config == model.config
+    assert again.fill("mara is a [MASK]") == model.fill("mara is a [MASK]")
+
+
+@pytest.mark.parametrize("heads", [(True, True), (True, False), (False, True), (False, False)])
+def test_every_mix_of_heads_loads_in_transformers_with_nothing_to_report(model, tmp_path, heads):
+    transformers = pytest.importorskip("transformers")
+    masked, next_sentence = heads
+    model.network.masked = model.network.masked if masked else None
+    model.network.next = model.network.next if next_sentence else None
+    if masked and not next_sentence:
+        model.network.encoder.pooler = None
+    model.save(tmp_path / "m")
+    settings = json.loads((tmp_path / "m" / "config.json").read_text())
+    theirs, report = getattr(transformers, settings["architectures"][0]).from_pretrained(
+        tmp_path / "m", output_loading_info=True
+    )
+    assert not any(report.values())
+    theirs.save_pretrained(tmp_path / "theirs")
+    model.tokenizer.write_files(tmp_path / "theirs")
+    assert_same_weights(model, bertkit.load(tmp_path / "theirs"))
+
+
+def test_real_weights_go_round_bit_by_bit(minilm, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = bertkit.load(minilm)
+    ours.save(tmp_path / "ours")
+    theirs, report = transformers.AutoModel.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(report.values())
+    theirs.save_pretrained(tmp_path / "theirs")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
+    assert_same_weights(ours, bertkit.load(tmp_path / "theirs"))
+    first, last = load_file(minilm / "model.safetensors"), load_file(tmp_path / "theirs" / "model.safetensors")
+    first.pop("embeddings.position_ids", None)
+    assert first.keys() == last.keys()
+    assert all(torch.equal(first[name], last[name]) for name in first)
+
+
+def test_real_weights_give_transformers_hidden_states(minilm):
+    transformers = pytest.importorskip("transformers")
+    ours, theirs = bertkit.load(minilm), transformers.AutoModel.from_pretrained(minilm).eval()
+    texts = ["A man is eating food.", "Hello!", "The quick brown fox jumps over the lazy dog. " * 20]
+    layers = range(ours.config.layers + 1)
+    for text, found in zip(texts, ours.features(texts, layers=layers), strict=True):
+        ids = torch.tensor(ours.tokenizer.encode(text).ids[None]).long()
+        with torch.no_grad():
+            expected = theirs(ids, output_hidden_states=True).hidden_states
+        for layer in layers:
+            np.testing.assert_allclose(found.vectors[layer], expected[layer][0], atol=1e-4)
+
+
+def test_old_files_load(model, folder):
+    """pytorch_model.bin with gamma and beta, tied copies, constants, no model_type."""
+    tensors = load_file(folder / "model.safetensors")
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
+        for name, t in tensors.items()
+    }
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"]
+    old["bert.embeddings.position_ids"] = torch.arange(64)[None]
+    torch.save(old, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    change(folder, model_type=..., architectures=...)
+    assert_same_weights(model, bertkit.load(folder))
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    torch.save(old, folder / "pytorch_model.bin")
+    assert_same_weights(model, bertkit.load(folder))
+
+
+def test_half_precision_files_become_fp32(model, folder):
+    save_file(
+        {name: t.bfloat16() for name, t in load_file(folder / "model.safetensors").items()}, folder / "model.safetensors"
+    )
+    again = bertkit.load(folder)
+    assert {tensor.dtype for tensor in state(again).values()} == {torch.float32}
+
+
+def test_a_pickle_with_code_is_refused(folder):
+    class Evil:
+        def __reduce__(self):
+            return print, ("code ran",)
+
+    torch.save({"weight": Evil()}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match="cannot be read as weights alone"):
+        bertkit.load(folder)
+    torch.save({"weights": [torch.ones(1)]}, folder / "pytorch_model.bin")
+    with pytest.raises(ArtifactError, match="expected a table of tensors"):
+        bertkit.load(folder)
+
+
+def test_missing_and_damaged_weights_are_named(folder):
+    file = folder / "model.safetensors"
+    content = file.read_bytes()
+    for cut in (0, 5, 1000, len(content) - 10):
+        file.write_bytes(content[:cut])
+        with pytest.raises(ArtifactError, match=r"model\.safetensors: damaged or cut off"):
+            bertkit.load(folder)
+    file.unlink()
+    with pytest.raises(ArtifactError, match="no weights here"):
+        bertkit.load(folder)
+
+
+def test_missing_parameters_and_wrong_shapes_are_named(folder):
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = "bert.encoder.layer.1.attention.self.key.weight"
+    save_file({key: value for key, value in tensors.items() if key != name}, file)
+    with pytest.raises(ArtifactError, match=f"missing .*{name}"):
+        bertkit.load(folder)
+    save_file(tensors | {name: torch.ones(3, 128)}, file)
+    with pytest.raises(ArtifactError, match="query, key and value differ in shape"):
+        bertkit.load(folder)
+    save_file(tensors | {"bert.pooler.dense.weight": torch.ones(3, 3)}, file)
+    with pytest.raises(ArtifactError, match=r"bert\.pooler\.dense\.weight is \[3, 3\]; the config asks for \[128, 128\]"):
+        bertkit.load(folder)
+    save_file(tensors | {"cls.predictions.decoder.weight": tensors["bert.embeddings.word_embeddings.weight"] + 1}, file)
+    with pytest.raises(ArtifactError, match="tied to the embeddings"):
+        bertkit.load(folder)
+
+
+ABSURD = [
+    ({"num_attention_heads": 7}, "cannot be shared by 7 heads"),
+    ({"hidden_size": -4}, "hidden_size is -4"),
+    ({"num_hidden_layers": 1_000_000_000}, "num_hidden_layers is 1000000000; expected a whole number from 1 to 512"),
+    ({"hidden_act": "magic"}, "hidden_act is 'magic'; expected one of gelu"),
+    ({"hidden_act": ["gelu"]}, "hidden_act is"),
+    ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
+    ({"is_decoder": True}, "is_decoder is True"),
+    ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ({"model_type": "gpt2"}, "model_type is 'gpt2', which is not supported; supported: bert"),
+    ({"model_type": ["bert"]}, "model_type is"),
+    ({"hidden_size": ...}, "has no hidden_size"),
+    ({"layer_norm_eps": ..., "layer_norm_epz": 1e-5}, 'did you mean "layer_norm_eps"'),
+    ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2"),
+    ({"vocab_size": 12}, "word_embeddings.weight is"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), ABSURD)
+def test_absurd_configs_are_refused(folder, settings, message):
+    change(folder, **settings)
+    with pytest.raises(BertkitError, match=message):
+        bertkit.load(folder)
+
+
+def test_settings_of_others_are_not_read(folder):
+    change(folder, auto_map={"AutoModel": "evil.Model"}, _attn_implementation_internal="evil/kernels", finetuning_task="x")
+    assert bertkit.load(folder).config.layers == 2
+
+
+def test_a_config_that_is_no_json_is_named(folder):
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json: not readable as JSON"):
+        bertkit.load(folder)
+    (folder / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match="expected a JSON object"):
+        bertkit.load(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ArtifactError, match=r"no config\.json"):
+        bertkit.load(folder)
+
+
+def test_a_tokenizer_of_another_model_is_refused(folder, model):
+    bigger = bertkit.Tokenizer.from_vocabulary([*model.tokenizer.vocabulary, "more"], cased=False)
+    bigger.write_files(folder)
+    with pytest.raises(ArtifactError, match="do not belong together"):
+        bertkit.load(folder)
+
+
+def test_saving_is_whole_or_not_at_all(model, folder, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr(type(model.tokenizer), "write_files", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        model.save(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["m"]
+
+
+def test_saving_replaces_a_model_but_nothing_else(model, folder, tmp_path):
+    model.save(folder)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(ArtifactError, match="exists and is not a folder with"):
+        model.save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
+
+
+def test_names_that_are_not_here(tmp_path):
+    with pytest.raises(ArtifactError, match="no such model folder"):
+        load_bundle(tmp_path / "nowhere")
+    with pytest.raises(ArtifactError, match="no such model folder"):
+        load_bundle("./models/x")
+    with pytest.raises(HubError, match="the hub gave no model of that name"):
+        load_bundle("some-model-that-is-not-cached")
+    with pytest.raises(ArtifactError, match=r"no config\.json"):
+        load_bundle(tmp_path)

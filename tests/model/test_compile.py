@@ -1,0 +1,45 @@
+"""torch.compile sees one graph without breaks, and few shapes over a mixed-length data set."""
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from bertkit.data.packing import Shapes, batches
+from bertkit.model.config import sized
+from bertkit.model.encoder import Encoder
+
+SHAPES = Shapes(budget=1024, lengths=(32, 64, 128, 256, 512))
+
+
+def mixed_lengths(count: int) -> list[np.ndarray]:
+    draw = np.random.default_rng(0)
+    sizes = np.minimum(2 + draw.lognormal(4, 1, count).astype(int), 512)
+    return [draw.integers(0, 100, size) for size in sizes]
+
+
+def test_a_mixed_data_set_compiles_at_most_eight_times():
+    torch._dynamo.reset()
+    encoder = Encoder(sized("tiny", vocabulary=100)).eval()
+    counter = CompileCounter()
+    compiled = torch.compile(encoder, backend=counter, fullgraph=True, dynamic=False)
+    sequences = mixed_lengths(400)
+    with torch.no_grad():
+        for members, batch in batches(sequences, shapes=SHAPES):
+            torch.testing.assert_close(compiled(batch), encoder(batch), atol=1e-5, rtol=0)
+            assert len(members) <= SHAPES.sequences(batch.longest)
+    assert 1 < counter.frame_count <= 8
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_inductor_gives_the_same_numbers(training):
+    torch._dynamo.reset()
+    encoder = Encoder(sized("tiny", vocabulary=100, layers=1, dropout=0.0, attention_dropout=0.0)).train(training)
+    compiled = torch.compile(encoder, fullgraph=True, dynamic=False)
+    _, batch = next(iter(batches(mixed_lengths(20), shapes=SHAPES)))
+    with torch.set_grad_enabled(training):
+        x = compiled(batch)
+        torch.testing.assert_close(x, encoder(batch), atol=1e-5, rtol=0)
+    if training:
+        x.square().sum().backward()
+        assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)

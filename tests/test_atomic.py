@@ -1,0 +1,38 @@
+import pytest
+
+from bertkit.atomic import new_file, new_folder
+from bertkit.errors import ArtifactError
+
+
+def test_a_file_appears_only_when_whole(tmp_path):
+    with pytest.raises(OSError, match="directory"), new_file(tmp_path / "a" / "f") as aside:
+        aside.write_text(f"half {aside.rmdir()}")
+    assert list((tmp_path / "a").iterdir()) == []
+    with new_file(tmp_path / "f") as aside:
+        aside.write_text("whole")
+        assert not (tmp_path / "f").exists()
+    assert (tmp_path / "f").read_text() == "whole"
+
+
+def test_a_folder_appears_only_when_whole_and_replaces_its_like(tmp_path):
+    for text in ("first", "second"):
+        with new_folder(tmp_path / "d", marker="m") as aside:
+            (aside / "m").write_text(text)
+        assert (tmp_path / "d" / "m").read_text() == text
+    with pytest.raises(RuntimeError), new_folder(tmp_path / "d", marker="m"):
+        raise RuntimeError
+    assert (tmp_path / "d" / "m").read_text() == "second"
+    assert [path.name for path in tmp_path.iterdir()] == ["d"]
+
+
+def test_foreign_folders_and_files_are_left_alone(tmp_path):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "other").write_text("x")
+    (tmp_path / "f").write_text("x")
+    for name in ("d", "f"):
+        with pytest.raises(ArtifactError, match="exists and is not"), new_folder(tmp_path / name, marker="m"):
+            pass
+    (tmp_path / "empty").mkdir()
+    with new_folder(tmp_path / "empty", marker="m") as aside:
+        (aside / "m").touch()
+    assert (tmp_path / "empty" / "m").exists()
