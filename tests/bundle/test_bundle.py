@@ -25,7 +25,7 @@ def change(folder, **settings):
 
 
 def state(model):
-    return model.network.state_dict()
+    return model.network.cpu().state_dict()
 
 
 def assert_same_weights(a, b):

@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import numpy as np
@@ -6,56 +5,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.checkpoint_writer import write_checkpoint
+from support.checkpoint_writer import variables, write_checkpoint, write_google_folder
 
 import bertkit
 from bertkit.bundle.google import SLOTS, find_checkpoint, list_checkpoint, read_checkpoint
 from bertkit.errors import ArtifactError, BertkitError
-from bertkit.text.tokenizer import SPECIALS
-
-WORDS = ["all", "work", "and", "no", "play", "makes", "jack", "a", "dull", "boy"]
-CONFIG = {
-    "vocab_size": 15,
-    "hidden_size": 8,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 16,
-    "max_position_embeddings": 16,
-    "type_vocab_size": 2,
-}
-
-
-def variables(seed=0):
-    """The variables of a BERT as Google names them, with random values and optimiser slots."""
-    draw, width, inner = np.random.default_rng(seed), CONFIG["hidden_size"], CONFIG["intermediate_size"]
-    shapes = {
-        f"bert/embeddings/{name}_embeddings": (size, width)
-        for name, size in (("word", 15), ("position", 16), ("token_type", 2))
-    }
-    norms, dense = ["bert/embeddings/LayerNorm", "cls/predictions/transform/LayerNorm"], {}
-    for layer in range(CONFIG["num_hidden_layers"]):
-        root = f"bert/encoder/layer_{layer}"
-        norms += [f"{root}/attention/output/LayerNorm", f"{root}/output/LayerNorm"]
-        dense |= {f"{root}/attention/self/{name}": (width, width) for name in ("query", "key", "value")}
-        dense |= {f"{root}/attention/output/dense": (width, width), f"{root}/intermediate/dense": (width, inner)}
-        dense |= {f"{root}/output/dense": (inner, width)}
-    dense |= {"bert/pooler/dense": (width, width), "cls/predictions/transform/dense": (width, width)}
-    for name, shape in dense.items():
-        shapes |= {f"{name}/kernel": shape, f"{name}/bias": shape[1:]}
-    for name in norms:
-        shapes |= {f"{name}/gamma": (width,), f"{name}/beta": (width,)}
-    shapes |= {"cls/predictions/output_bias": (15,), "cls/seq_relationship/output_weights": (2, width)}
-    shapes |= {"cls/seq_relationship/output_bias": (2,)}
-    weights = {name: draw.normal(size=shape).astype("<f4") for name, shape in shapes.items()}
-    slots = {f"{name}/adam_{moment}": draw.normal(size=shapes[name]).astype("<f4") for name in shapes for moment in "mv"}
-    return weights | slots | {"global_step": np.array(7, "<i8")}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    write_checkpoint(tmp_path / "bert_model.ckpt", variables())
-    (tmp_path / "bert_config.json").write_text(json.dumps(CONFIG))
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, *WORDS]))
+    write_google_folder(tmp_path)
     return tmp_path
 
 

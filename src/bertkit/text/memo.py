@@ -50,22 +50,21 @@ class CorpusEncoder:
         for character in DELETED:
             if character in text:
                 text = text.replace(character, "")
-        return np.array(list(map(self._known.__getitem__, text.split())), np.int32)
+        chunks = text.split()
+        return np.fromiter(map(self._known.__getitem__, chunks), np.int32, len(chunks))
 
     def _learn(self) -> None:
         """Encodes the chunks that were new in this batch, as one text, and appends their pieces to the tables."""
         new, self._known.new = self._known.new, []
         if not new:
             return
-        pieces = self.tokenizer.pieces([" ".join(new)])[0]
+        ids, begins = self.tokenizer.ids_and_places(" ".join(new))
         ends = np.cumsum(np.fromiter(map(len, new), np.int64, len(new)) + 1)
-        owners = np.searchsorted(ends, pieces.offsets[:, 0], side="right")
-        sizes = np.bincount(owners, minlength=len(new))
-        begins = self._ids.used + np.cumsum(sizes) - sizes
-        self._ids.append(pieces.ids)
+        sizes = np.bincount(np.searchsorted(ends, begins, side="right"), minlength=len(new))
+        self._begins.append(self._ids.used + np.cumsum(sizes) - sizes)
         self._sizes.append(sizes)
-        self._begins.append(begins)
-        self._known.size += 4 * len(pieces.ids)
+        self._ids.append(ids)
+        self._known.size += 4 * len(ids)
 
     def _forget(self) -> None:
         self._known = _Known()

@@ -161,6 +161,11 @@ class Tokenizer:
             raise InputError(f"expected texts as Unicode strings, found {_first_bad(texts)}") from error
         return [_pieces(encoding) for encoding in encodings]
 
+    def ids_and_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """A long text's ids and the character at which each begins, no more: what the corpus encoder needs."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        return np.array(encoding.ids, np.int32), np.array([begin for begin, _ in encoding.offsets], np.int64)
+
     def encode(self, text: str, pair: str | None = None, *, max_length: int | None = None) -> Encoding:
         """One text, or a pair, as the model sees it."""
         return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)[0]

@@ -1,0 +1,91 @@
+"""The packed kernel on CUDA: the same numbers as the grids, dropout, and one graph when compiled."""
+
+import numpy as np
+import pytest
+import torch
+from support.reference import draw_sequences
+
+from bertkit.data.packing import Shapes, batches, pack
+from bertkit.model.attention import attend
+from bertkit.model.config import sized
+from bertkit.model.encoder import Encoder
+
+if not torch.cuda.is_available():
+    pytest.skip("needs a CUDA device", allow_module_level=True)
+
+SIZES = [5, 512, 1, 128, 127, 300, 2, 64]
+SHAPES = Shapes(budget=2048, lengths=(32, 64, 128, 256, 512))
+
+
+@pytest.fixture
+def batch():
+    return pack(*draw_sequences(SIZES, 1000)).to("cuda")
+
+
+def draw_qkv(batch, dtype=torch.float32):
+    torch.manual_seed(0)
+    return torch.randn(len(batch.ids), 3, 12, 64, device="cuda", dtype=dtype)
+
+
+def test_the_packed_kernel_agrees_with_the_grids(batch):
+    qkv = draw_qkv(batch, torch.bfloat16)
+    packed, grids = attend(qkv, batch, 0.0), attend(qkv.float(), batch, 0.0)
+    torch.testing.assert_close(packed.float(), grids, atol=0.02, rtol=0.02)
+
+
+def test_gradients_of_the_packed_kernel_agree(batch):
+    gradients = []
+    for dtype in (torch.bfloat16, torch.float32):
+        qkv = draw_qkv(batch, torch.bfloat16).to(dtype).requires_grad_()
+        attend(qkv, batch, 0.0).square().sum().backward()
+        gradients.append(qkv.grad.float())
+    assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
+
+
+def test_the_packed_kernel_drops(batch):
+    """With values of one, each output is the share of weights kept over the keeping rate: one on average."""
+    qkv = draw_qkv(batch, torch.bfloat16)
+    qkv[:, 2] = 1
+    mixed = torch.stack([attend(qkv, batch, 0.1) for _ in range(20)]).float()
+    assert abs(mixed.mean() - 1) < 0.02
+    assert mixed.std() > 0.01
+    qkv.requires_grad_()
+    attend(qkv, batch, 0.1).sum().backward()
+    assert torch.isfinite(qkv.grad).all()
+
+
+def test_batch_mates_do_not_matter():
+    torch.manual_seed(0)
+    encoder = Encoder(sized("small", vocabulary=1000)).eval().cuda()
+    ids, segments = draw_sequences(SIZES, 1000)
+    with torch.no_grad():
+        together = encoder(pack(ids, segments).to("cuda")).split(SIZES)
+        for row, one, segment in zip(together, ids, segments, strict=True):
+            torch.testing.assert_close(row, encoder(pack([one], [segment]).to("cuda")), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [False, True])
+def test_compiled_without_graph_breaks(dtype, training):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    torch.manual_seed(0)
+    config = (
+        sized("mini", vocabulary=1000) if training else sized("mini", vocabulary=1000, dropout=0.0, attention_dropout=0.0)
+    )
+    encoder = Encoder(config).train(training).cuda().to(dtype)
+    compiled = torch.compile(encoder, fullgraph=True, dynamic=False)
+    sequences = [np.random.default_rng(i).integers(1, 1000, size) for i, size in enumerate(SIZES * 4)]
+    shapes = set()
+    for _, batch in batches(sequences, shapes=SHAPES):
+        batch = batch.to("cuda")
+        x = compiled(batch)
+        assert torch.isfinite(x).all()
+        if training:
+            x.float().square().mean().backward()
+        else:
+            torch.testing.assert_close(x, encoder(batch), atol=1e-4 if dtype == torch.float32 else 0.1, rtol=0.02)
+        shapes.add(batch.longest)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 8
+    assert len(shapes) > 2
+    assert all(p.grad is None or torch.isfinite(p.grad).all() for p in encoder.parameters())
