@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 ModelName = Annotated[str, typer.Option("--model", "-m", help="A model folder, a Google checkpoint, or a hub name.")]
-Texts = Annotated[list[str] | None, typer.Argument(help="The texts.", metavar="TEXT...", show_default=False)]
+Texts = Annotated[list[str] | None, typer.Argument(help="The texts.", metavar="TEXT", show_default=False)]
 TextFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the texts from a file, one a line; - is stdin.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Precision = Annotated[str, typer.Option(help="fp32 or bf16.")]

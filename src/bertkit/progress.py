@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
+
+
+class Show(Protocol):
+    """Takes how much is done so far, and a word on it."""
+
+    def __call__(self, done: float, note: str = "") -> None: ...
+
+
+def show_nothing(done: float, note: str = "") -> None:
+    """Where nobody is watching."""
 
 
 @contextmanager
-def bar(title: str, total: float, unit: str = "") -> Iterator[Callable[[float], None]]:
+def bar(title: str, total: float, unit: str = "") -> Iterator[Show]:
     """Yields a function that takes how much of `total` is done so far; bytes are shown as such."""
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield show_nothing
         return
     from rich import progress
     from rich.console import Console
@@ -27,7 +38,7 @@ def bar(title: str, total: float, unit: str = "") -> Iterator[Callable[[float], 
     columns += [progress.TimeElapsedColumn(), progress.TextColumn("eta"), progress.TimeRemainingColumn()]
     with progress.Progress(*columns, console=Console(stderr=True)) as live:
         task = live.add_task(title, total=total)
-        yield lambda done: live.update(task, completed=done)
+        yield lambda done, note="": live.update(task, completed=done, description=f"{title} {note}".rstrip())
 
 
 @contextmanager

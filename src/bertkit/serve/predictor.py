@@ -20,7 +20,7 @@ from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.data.packing import BUDGET, Shapes, batches
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
-from bertkit.progress import bar
+from bertkit.progress import Show, bar, show_nothing
 from bertkit.text.tokenizer import Encoding
 
 POOLINGS = ("mean", "cls")
@@ -263,8 +263,8 @@ def _parameters(network: torch.nn.Module) -> dict[str, int]:
     return parts | {"total": sum(parts.values())}
 
 
-def _maybe_bar(title: str, count: int) -> AbstractContextManager[Callable[[float], None]]:
-    return bar(title, count) if count >= MANY else nullcontext(lambda done: None)
+def _maybe_bar(title: str, count: int) -> AbstractContextManager[Show]:
+    return bar(title, count) if count >= MANY else nullcontext(show_nothing)
 
 
 def _quoted(text: str) -> str:

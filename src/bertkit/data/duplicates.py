@@ -1,0 +1,38 @@
+"""Finds documents that occurred before, in memory that does not grow with the corpus.
+
+Every document's hash is appended to one of 256 files on disk by its first byte; each file then fits into memory and is
+sorted on its own. The first in the order of the corpus stays.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
+
+
+def duplicate_documents(texts: Iterable[str], scratch: Path) -> np.ndarray:
+    """The numbers, in order, of documents whose words are those of an earlier one; white space does not count."""
+    with tempfile.TemporaryDirectory(dir=scratch, prefix=".hashes.") as folder, ExitStack() as stack:
+        files = [stack.enter_context(open(Path(folder) / f"{byte:02x}", "w+b")) for byte in range(256)]
+        for number, text in enumerate(texts):
+            digest = hashlib.blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
+            files[digest[0]].write(digest + number.to_bytes(8, "little"))
+        later = []
+        for file in files:
+            file.seek(0)
+            later.append(_later(np.frombuffer(file.read(), ROW)))
+    return np.sort(np.concatenate(later))
+
+
+def _later(rows: np.ndarray) -> np.ndarray:
+    """Documents that share a hash with an earlier row."""
+    rows = rows[np.lexsort((rows["document"], rows["low"], rows["high"]))]
+    same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
+    return rows["document"][1:][same]

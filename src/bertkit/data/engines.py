@@ -1,0 +1,91 @@
+"""Where units of work are done: here, in processes beside this one, or on a Ray cluster. Results come in order."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from bertkit.errors import import_extra
+
+Worker = Callable[[Any], Any]
+Run = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+@contextmanager
+def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
+    """One worker in this process, or several in processes of their own; each is made once."""
+    if workers == 1:
+        worker = make()
+        yield lambda units: map(worker, units)
+        return
+    with ProcessPoolExecutor(
+        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(make,)
+    ) as pool:
+        yield lambda units: _in_order(
+            units, lambda unit: pool.submit(_work, unit), lambda future: future.result(), 2 * workers
+        )
+        pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
+    """Actors on the Ray cluster that RAY_ADDRESS or `ray start` names; without one, on a cluster of this machine."""
+    library = import_extra("ray", "ray", "--engine ray")
+    mine = not library.is_initialized()
+    if mine:
+        library.init(log_to_driver=False, logging_level="error")
+    actor = library.remote(num_cpus=1)(_Actor)
+    actors = deque(actor.remote(make) for _ in range(workers))
+
+    def submit(unit: Any) -> Any:
+        actors.rotate(1)
+        return actors[0].work.remote(unit)
+
+    try:
+        yield lambda units: _in_order(units, submit, library.get, 2 * workers)
+    finally:
+        for each in actors:
+            library.kill(each)
+        if mine:
+            library.shutdown()
+
+
+ENGINES: dict[str, Callable[[Callable[[], Worker], int], AbstractContextManager[Run]]] = {"local": local, "ray": ray}
+
+
+def _in_order(units: Iterable[Any], submit: Worker, result: Worker, window: int) -> Iterator[Any]:
+    """At most `window` units are under way at once, so memory stays bounded."""
+    under_way = deque[Any]()
+    for unit in units:
+        under_way.append(submit(unit))
+        if len(under_way) >= window:
+            yield result(under_way.popleft())
+    while under_way:
+        yield result(under_way.popleft())
+
+
+class _Actor:
+    """A worker on a Ray node."""
+
+    def __init__(self, make: Callable[[], Worker]):
+        self.worker = make()
+
+    def work(self, unit: Any) -> Any:
+        return self.worker(unit)
+
+
+_worker: Worker | None = None
+
+
+def _start(make: Callable[[], Worker]) -> None:
+    global _worker
+    _worker = make()
+
+
+def _work(unit: Any) -> Any:
+    assert _worker is not None
+    return _worker(unit)

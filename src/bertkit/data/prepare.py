@@ -1,0 +1,200 @@
+"""Documents → sentences → ids → the store, by many workers, the same store whatever their number.
+
+Documents are read in order and cut into units of about a megabyte. Units are encoded anywhere, in any order, and written in
+theirs; a shard is full when its units say so. So the store depends on the corpus and the settings alone. What is done stays
+done: a run that was stopped goes on after its last full shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.atomic import new_file
+from bertkit.data.duplicates import duplicate_documents
+from bertkit.data.engines import ENGINES
+from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
+from bertkit.errors import DataError, InputError
+from bertkit.progress import bar
+from bertkit.text.corpus import Corpus
+from bertkit.text.memo import CorpusEncoder
+from bertkit.text.sentences import split_sentences
+from bertkit.text.tokenizer import Tokenizer
+
+UNIT = 2**20  # characters of a unit, about
+SHARD = 2**25  # tokens of a shard, about
+MEMO = 192 * 2**20  # bytes of a worker's memory of chunks
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Which documents are left out."""
+
+    min_words: int = 0
+    deduplicate: bool = False
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Documents to encode, how many have been read with them, and how many of those were left out and why."""
+
+    texts: list[str]
+    read: int
+    dropped: dict[str, int]
+
+
+@dataclass
+class Progress:
+    """How far a store has come: what a stopped run goes on from."""
+
+    settings: dict[str, Any]
+    shards: list[Shard] = field(default_factory=list)
+    read: int = 0  # documents
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def save(self, folder: Path) -> None:
+        with new_file(folder / "progress.json") as aside:
+            aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+
+class UnitEncoder:
+    """A worker: units in, each with its piece of the store out."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.encoder = CorpusEncoder(tokenizer, memo_bytes=MEMO)
+        self.dtype = id_dtype(tokenizer)
+
+    def __call__(self, unit: Unit) -> tuple[Piece, int, dict[str, int]]:
+        sentences = [split_sentences(text) for text in unit.texts]
+        ids, bounds = self.encoder.encode([sentence for document in sentences for sentence in document])
+        sizes = np.diff(bounds)
+        owners = np.repeat(np.arange(len(sentences)), [len(document) for document in sentences])
+        counts = np.bincount(owners[sizes > 0], minlength=len(sentences))  # what has no ids is no sentence, no document
+        dropped = unit.dropped | {"empty": unit.dropped.get("empty", 0) + int((counts == 0).sum())}
+        return Piece(ids.astype(self.dtype), sizes[sizes > 0], counts[counts > 0]), unit.read, dropped
+
+
+def prepare_store(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    out: Path,
+    *,
+    workers: int = 1,
+    engine: str = "local",
+    cleaning: Cleaning | None = None,
+    shard_tokens: int = SHARD,
+) -> Store:
+    """Makes the store, or goes on making it where an earlier run stopped."""
+    if engine not in ENGINES:
+        raise InputError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    if workers < 1:
+        raise InputError(f"workers is {workers}; expected at least 1")
+    cleaning = cleaning or Cleaning()
+    progress = _begin(out, tokenizer, _settings(corpus, tokenizer, cleaning, shard_tokens))
+    if progress is None:
+        return Store(out)
+    duplicates = _duplicates(corpus, cleaning, out)
+    with bar("preparing", corpus.size, "bytes") as show, ENGINES[engine](partial(UnitEncoder, tokenizer), workers) as run:
+        waiting, read, dropped = list[Piece](), progress.read, Counter(progress.dropped)
+        for piece, read, new in run(_units(corpus, cleaning, duplicates, progress.read)):
+            waiting.append(piece)
+            dropped.update(new)
+            show(corpus.position, f"{read:,} documents")
+            if sum(len(one.ids) for one in waiting) >= shard_tokens:
+                _add_shard(out, progress, waiting, read, dropped)
+                waiting = []
+        _add_shard(out, progress, waiting, read, dropped)
+    return _finish(out, progress, corpus, id_dtype(tokenizer))
+
+
+def id_dtype(tokenizer: Tokenizer) -> np.dtype:
+    return np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.uint32)
+
+
+def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: Cleaning, shard_tokens: int) -> dict[str, Any]:
+    """All that the store depends on."""
+    return {
+        "sources": [[file.name, file.stat().st_size] for file in corpus.files],
+        "bad_lines": corpus.bad,
+        "tokenizer": hashlib.sha256(repr((tokenizer.vocabulary, tokenizer.cased, tokenizer.max_word)).encode()).hexdigest(),
+        "cleaning": asdict(cleaning),
+        "shard_tokens": shard_tokens,
+    }
+
+
+def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progress | None:
+    """What there is to go on from; None when the store is finished already."""
+    found = next((out / name for name in ("manifest.json", "progress.json") if (out / name).exists()), None)
+    if found is None:
+        if out.exists() and any(out.iterdir()):
+            raise DataError("the folder is not empty and holds no store; give another --out", out)
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "tokenizer").mkdir()
+        tokenizer.write_files(out / "tokenizer")
+        return Progress(settings)
+    content = json.loads(found.read_text(encoding="utf-8"))
+    if differing := [name for name in settings if content["settings"][name] != settings[name]]:
+        raise DataError(f"made with other settings ({', '.join(differing)} differ); remove it, or give another --out", found)
+    if found.name == "manifest.json":
+        return None
+    return Progress(**content | {"shards": [Shard(**shard) for shard in content["shards"]]})
+
+
+def _duplicates(corpus: Corpus, cleaning: Cleaning, out: Path) -> set[int]:
+    if not cleaning.deduplicate:
+        return set()
+    with bar("comparing", corpus.size, "bytes") as show:
+
+        def texts() -> Iterator[str]:
+            for document in corpus:
+                show(corpus.position)
+                yield document.text
+
+        return set(duplicate_documents(texts(), out).tolist())
+
+
+def _units(corpus: Corpus, cleaning: Cleaning, duplicates: set[int], done: int) -> Iterator[Unit]:
+    """The documents after the first `done`, in units; where a unit ends depends on the documents alone."""
+    texts, size, dropped = list[str](), 0, Counter[str]()
+    read = 0
+    for read, document in enumerate(corpus, start=1):
+        if read <= done:
+            continue
+        if read - 1 in duplicates:
+            dropped["duplicate"] += 1
+        elif cleaning.min_words and len(document.text.split()) < cleaning.min_words:
+            dropped["short"] += 1
+        else:
+            texts.append(document.text)
+            size += len(document.text)
+        if size >= UNIT:
+            yield Unit(texts, read, dict(dropped))
+            texts, size, dropped = [], 0, Counter()
+    if texts or dropped:
+        yield Unit(texts, read, dict(dropped))
+
+
+def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dropped: Counter[str]) -> None:
+    """Writes a shard, then the progress that includes it."""
+    if not any(len(piece.ids) for piece in pieces):
+        return
+    progress.shards.append(write_shard(out, len(progress.shards), pieces))
+    progress.read, progress.dropped = read, dict(dropped)
+    progress.save(out)
+
+
+def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:
+    if not progress.shards:
+        raise DataError("no document was left to store; look at the corpus and the cleaning flags", out)
+    dropped = {reason: count for reason, count in progress.dropped.items() if count} | {"bad lines": corpus.skipped}
+    write_manifest(out, progress.shards, dtype, {"dropped": dropped, "settings": progress.settings})
+    (out / "progress.json").unlink()
+    return Store(out)

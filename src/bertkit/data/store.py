@@ -1,0 +1,167 @@
+"""The token store: a corpus as ids, with its sentences and documents, on disk and mapped into memory.
+
+    STORE/manifest.json     counts, settings, sources, and every shard's sizes and checksums
+    STORE/tokenizer/        the tokenizer that made the ids
+    STORE/00000.ids         uint16 where the vocabulary allows it, else uint32
+    STORE/00000.sentences   uint32: where each sentence ends, in tokens of the shard
+    STORE/00000.documents   uint32: where each document ends, in sentences of the shard
+
+A document lies in one shard. Places are counted through all shards, in tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.atomic import new_file
+from bertkit.errors import DataError
+from bertkit.text.tokenizer import Tokenizer
+
+FORMAT = 1
+PARTS = ("ids", "sentences", "documents")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some documents as ids: what a worker makes, and what a shard is made of."""
+
+    ids: np.ndarray
+    sentences: np.ndarray  # tokens of each sentence
+    documents: np.ndarray  # sentences of each document
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What the manifest says of a shard."""
+
+    name: str
+    tokens: int
+    sentences: int
+    documents: int
+    checksums: dict[str, str] = field(default_factory=dict)
+
+
+class Store:
+    """A finished store, opened for reading."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        manifest = self.path / "manifest.json"
+        if not manifest.is_file():
+            raise DataError("no finished store here (manifest.json is missing); make one with bertkit prepare", self.path)
+        try:
+            self.manifest: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
+            self.shards = [Shard(**shard) for shard in self.manifest["shards"]]
+            self.dtype = np.dtype(self.manifest["dtype"])
+            known = self.manifest["format"] == FORMAT
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"the manifest is damaged ({error}); prepare the store again", manifest) from error
+        if not known:
+            raise DataError(f"store format {self.manifest['format']}; expected {FORMAT}: prepare it again", manifest)
+        self._check_sizes()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(self.path / "tokenizer")
+
+    @property
+    def tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def documents(self) -> int:
+        return sum(shard.documents for shard in self.shards)
+
+    @cached_property
+    def begins(self) -> np.ndarray:
+        """[shards + 1] the place of each shard's first token, and the end."""
+        return np.cumsum([0, *(shard.tokens for shard in self.shards)])
+
+    def part(self, shard: int, part: str) -> np.ndarray:
+        """One file of a shard, mapped into memory."""
+        dtype = self.dtype if part == "ids" else np.dtype(np.uint32)
+        return np.memmap(self._file(shard, part), dtype, "r")
+
+    @cached_property
+    def sentence_bounds(self) -> np.ndarray:
+        """[sentences + 1] the place where each sentence begins, and the end of all."""
+        ends = [self.part(i, "sentences").astype(np.int64) + self.begins[i] for i in range(len(self.shards))]
+        return np.concatenate([[0], *ends])
+
+    @cached_property
+    def document_bounds(self) -> np.ndarray:
+        """[documents + 1] the number of each document's first sentence, and the end of all."""
+        before = np.cumsum([0, *(shard.sentences for shard in self.shards)])
+        ends = [self.part(i, "documents").astype(np.int64) + before[i] for i in range(len(self.shards))]
+        return np.concatenate([[0], *ends])
+
+    def ids_at(self, places: np.ndarray) -> np.ndarray:
+        """The ids at any places."""
+        if len(self._ids) == 1:
+            return self._ids[0][places]
+        ids, owners = np.empty(places.shape, self.dtype), np.searchsorted(self.begins, places, side="right") - 1
+        for shard in np.unique(owners):
+            mine = owners == shard
+            ids[mine] = self._ids[shard][places[mine] - self.begins[shard]]
+        return ids
+
+    def verify(self) -> None:
+        """Reads every file once and compares its checksum."""
+        for index, shard in enumerate(self.shards):
+            for part in PARTS:
+                if _checksum(self._file(index, part)) != shard.checksums[part]:
+                    raise DataError("the file fails its checksum; prepare the store again", self._file(index, part))
+
+    @cached_property
+    def _ids(self) -> list[np.ndarray]:
+        return [self.part(index, "ids") for index in range(len(self.shards))]
+
+    def _file(self, shard: int, part: str) -> Path:
+        return self.path / f"{self.shards[shard].name}.{part}"
+
+    def _check_sizes(self) -> None:
+        for index, shard in enumerate(self.shards):
+            sizes = {
+                "ids": self.dtype.itemsize * shard.tokens,
+                "sentences": 4 * shard.sentences,
+                "documents": 4 * shard.documents,
+            }
+            for part, size in sizes.items():
+                file = self._file(index, part)
+                found = file.stat().st_size if file.is_file() else None
+                if found != size:
+                    raise DataError(f"has {found} bytes, the manifest says {size}; prepare the store again", file)
+
+
+def write_shard(folder: Path, index: int, pieces: list[Piece]) -> Shard:
+    """Writes a shard's files, each whole or not at all."""
+    name = f"{index:05d}"
+    ids = np.concatenate([piece.ids for piece in pieces])
+    sentences = np.cumsum(np.concatenate([piece.sentences for piece in pieces]), dtype=np.uint32)
+    documents = np.cumsum(np.concatenate([piece.documents for piece in pieces]), dtype=np.uint32)
+    checksums = {}
+    for part, values in zip(PARTS, (ids, sentences, documents), strict=True):
+        with new_file(folder / f"{name}.{part}") as aside:
+            values.tofile(aside)
+            checksums[part] = _checksum(aside)
+    return Shard(name, len(ids), len(sentences), len(documents), checksums)
+
+
+def write_manifest(folder: Path, shards: list[Shard], dtype: np.dtype, facts: dict[str, Any]) -> None:
+    """Finishes a store."""
+    counts = {name: sum(getattr(shard, name) for shard in shards) for name in ("documents", "sentences", "tokens")}
+    content = {"format": FORMAT, **counts, "dtype": dtype.name, **facts, "shards": [asdict(shard) for shard in shards]}
+    with new_file(folder / "manifest.json") as aside:
+        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _checksum(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,60 @@
+"""Cuts a document into sentences, by rules: a line's end ends one; a full stop, ! or ? does where a new one can begin.
+
+Next-sentence pairs need sentences that are right nearly always, from gigabytes of text. docs/why/sentences.md has the
+agreement with boundaries checked by hand, and the speed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# A terminator with what closes after it, then white space and what may open a sentence; or a terminator of CJK text.
+_CANDIDATE = re.compile(r"""[.!?…]+["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*""")
+# Never the end: a name or number follows.
+_TITLES = frozenset(
+    "mr mrs ms messrs mme mlle dr prof rev fr hon st ste sr sra gen col lt maj capt cpt cmdr adm sgt cpl pvt gov sen rep "
+    "pres supt det insp vs v cf viz al approx ca c fl b d r p pp vol vols no nos nr fig figs eq sec ch art op ed eds trans "
+    "dept univ mt ft hr mgr msgr e.g i.e jan feb mar apr jun jul aug sep sept oct nov dec".split()
+)
+# The end only if a word follows that often begins a sentence.
+_ABBREVIATIONS = frozenset(
+    "etc inc ltd co corp bros jr esq u.s u.k u.n d.c b.c a.d a.m p.m ph.d m.d b.a m.a u.s.a u.s.s.r m.p".split()
+)
+_STARTERS = frozenset(
+    "a after all although an and as at because before but by during each for from he her his how however i if in it its "
+    "later many most no not of on one our she since so some such that the their then there these they this those though to "
+    "under until we what when where while who why with you your".split()
+)
+_NEXT_WORD = re.compile(r"\W*(\w+)")
+
+
+def split_sentences(document: str) -> list[str]:
+    """The sentences of a document, in order, without the white space around them."""
+    sentences = []
+    for line in document.split("\n"):
+        begin = 0
+        for end in sentence_ends(line):
+            sentences.append(line[begin:end].strip())
+            begin = end
+        sentences.append(line[begin:].strip())
+    return [sentence for sentence in sentences if sentence]
+
+
+def sentence_ends(line: str) -> Iterator[int]:
+    """Where sentences end inside a line."""
+    for match in _CANDIDATE.finditer(line):
+        if line[match.start()] != "." or match[0].startswith("..") or _ends_with_stop(line, match):
+            yield match.end()
+
+
+def _ends_with_stop(line: str, match: re.Match[str]) -> bool:
+    """Whether a single full stop ends a sentence, or belongs to the word before it."""
+    word = line[line.rfind(" ", 0, match.start()) + 1 : match.start()].rpartition("—")[2].lstrip("\"'“‘«([-")
+    lower = word.lower()
+    if lower in _TITLES or (len(word) == 1 and word.isalpha() and word != "I"):
+        return False
+    if lower in _ABBREVIATIONS or ("." in word and all(len(part) == 1 and part.isalpha() for part in word.split("."))):
+        following = _NEXT_WORD.match(line, match.end())
+        return following is not None and following[1].lower() in _STARTERS
+    return True

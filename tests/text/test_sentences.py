@@ -1,0 +1,46 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.stories import stories
+from bertkit.text.sentences import split_sentences
+
+CASES = [
+    "He came.| She left!| Did it rain?| Yes.",
+    'He said: "Come in."| She came.',
+    '"Who are you?" he asked.| "Nobody."',
+    "Mr. Brown met Dr. May at St. John.| They talked.",
+    "David S. Terry and J. R. Smith wrote it.| It sold.",
+    "It costs 3.50 dollars.| No. 7 is cheaper, e.g. in Ashby.",
+    "The U.S. Government spends.| It lives in the U.S.| The end.",
+    "He works at 9 p.m. on Mondays.| He was born in 544 B.C. in Rome.",
+    "Smith Inc. Group grew.| It belongs to Smith Inc.| He sold it.",
+    "Wait... what?| Wait...| What now?",
+    "So it was (as he said.)| Then (and only then) it ended.",
+    "It was I.| You know.",
+    "第一句。|第二句！|「第三句？」|第四句",
+    "In 1861. the text has a flaw",
+    "Visit www.example.org today.| Thanks.",
+]
+
+
+@pytest.mark.parametrize("marked", CASES)
+def test_cases(marked):
+    expected = [part.strip() for part in marked.split("|")]
+    assert split_sentences(marked.replace("|", "")) == expected
+
+
+def test_lines_end_sentences():
+    assert split_sentences("a heading\nA line. Another\n\n  \nlast") == ["a heading", "A line.", "Another", "last"]
+
+
+def test_stories_come_apart_as_they_were_made():
+    for text in stories(50):
+        assert split_sentences(text.replace("\n", " ")) == text.split("\n")
+
+
+@given(st.text())
+def test_nothing_is_lost_but_white_space(text):
+    sentences = split_sentences(text)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert all(sentence == sentence.strip() != "" for sentence in sentences)
