@@ -46,22 +46,29 @@ def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
         raise InputError("a batch needs at least one sequence, and each sequence at least one token")
+    row = np.concatenate(ids)
+    return pack_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes)
+
+
+def pack_row(
+    ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Shapes | None = None, *, grids: bool = True
+) -> Batch:
+    """One batch of sequences that lie one after the other already; without grids it serves the packed kernel alone."""
     longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
-    fill = shapes.budget - int(sizes.sum()) if shapes else 0
+    fill = shapes.budget - len(ids) if shapes else 0
     if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
-        raise InputError(f"{len(sizes)} sequences of {sizes.sum()} tokens do not fit a row of {shapes.budget}")
+        raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
-    positions = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
-    grids = _fixed_grid(sizes, longest, shapes) if shapes else _grids(sizes, longest)
-    rows = [np.zeros(ends[-1], np.int64)] if segments is None else segments
+    positions = np.arange(len(ids)) - np.repeat(ends - sizes, sizes)
+    parts = (_fixed_grid(sizes, longest, shapes) if shapes else _grids(sizes, longest)) if grids else []
     return Batch(
-        ids=_row(np.concatenate(ids), fill),
-        segments=_row(np.concatenate(rows), fill),
+        ids=_row(ids, fill),
+        segments=_row(segments, fill),
         positions=_row(positions, fill),
         boundaries=torch.from_numpy(_boundaries(ends, longest, shapes)),
         longest=longest,
-        buckets=tuple(_bucket(grid, sizes, ends - sizes) for grid in grids),
-        order=_row(_order(grids, sizes) + positions, fill),
+        buckets=tuple(_bucket(grid, sizes, ends - sizes) for grid in parts),
+        order=_row(_order(parts, sizes) + positions, fill) if grids else torch.empty(0, dtype=torch.int64),
     )
 
 

@@ -1,0 +1,146 @@
+"""Pre-training examples, drawn from the store while training: example i is a function of (store, settings, seed, i).
+
+An epoch's examples are planned as spans of the store and taken in a random order; a row is as many consecutive examples as
+fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, and all there is to remember.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.data.draws import draw, permute
+from bertkit.data.masking import Masking, Row, choose
+from bertkit.data.masking import replace as replace_ids
+from bertkit.data.packing import Shapes, pack_row
+from bertkit.data.pairs import Spans, plan_spans
+from bertkit.data.store import Store
+from bertkit.errors import DataError
+from bertkit.model.batch import Batch
+
+EPOCH = 2**40
+NOTHING = -100  # a target that counts for no loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleSettings:
+    """What the examples look like."""
+
+    pairs: str = "next"
+    length: int = 128
+    short: float = 0.1
+    masking: Masking = field(default_factory=Masking)
+    causal: bool = False  # predict each next piece instead of hidden ones
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Some examples of an epoch, by their numbers in the plan."""
+
+    epoch: int
+    numbers: np.ndarray
+
+
+@dataclass(frozen=True)
+class PretrainingBatch:
+    """A packed batch with its two tasks. Capacities are fixed: what is not used has the target NOTHING."""
+
+    batch: Batch
+    places: Tensor  # [M] where pieces are to be told
+    targets: Tensor  # [M]
+    labels: Tensor  # [B] 0: B follows A
+    hidden: int  # targets that count
+    pairs: int  # labels that count
+    tokens: int  # of examples, without filler
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        moved = {name: getattr(self, name).to(device, non_blocking=non_blocking) for name in ("places", "targets", "labels")}
+        return replace(self, batch=self.batch.to(device, non_blocking=non_blocking), **moved)
+
+
+class ExampleSource:
+    """Rows of examples from a store."""
+
+    def __init__(self, store: Store, settings: ExampleSettings, *, seed: int, tokens: int, grids: bool = True):
+        self.store, self.settings, self.seed, self.grids = store, settings, seed, grids
+        self.shapes = Shapes(tokens, (settings.length,))
+        self.tokenizer = store.tokenizer
+        self._begins_word = np.array([not piece.startswith("##") for piece in self.tokenizer.vocabulary])
+        special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
+        self._ordinary = np.setdiff1d(np.arange(len(self.tokenizer)), special)
+        if tokens < settings.length:
+            raise DataError(f"a row of {tokens} tokens is shorter than an example of {settings.length}", store.path)
+
+    @lru_cache(maxsize=2)  # noqa: B019 (a source lives as long as its run)
+    def plan(self, epoch: int) -> Spans:
+        s = self.settings
+        plan = plan_spans(self.store, kind=s.pairs, length=s.length, short=s.short, seed=self.seed, epoch=epoch)
+        if not len(plan):
+            raise DataError(f"the store has no text for examples of kind {s.pairs!r}", self.store.path)
+        return plan
+
+    def next_row(self, cursor: int) -> tuple[Examples, int]:
+        """The examples of the row at a cursor, and the cursor behind them. An epoch's last row may be short."""
+        epoch, index = divmod(cursor, EPOCH)
+        plan = self.plan(epoch)
+        most = min(self.shapes.sequences(self.settings.length), len(plan) - index)
+        numbers = permute(np.arange(index, index + most), len(plan), self.seed, epoch)
+        fitting = int(np.searchsorted(np.cumsum(plan.sizes[numbers]), self.shapes.budget, side="right"))
+        behind = index + fitting
+        return Examples(epoch, numbers[:fitting]), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
+
+    def batch(self, examples: Examples) -> PretrainingBatch:
+        """The examples as tensors, pieces hidden."""
+        spans = self.plan(examples.epoch)[examples.numbers]
+        row, segments, positions = self._row(spans)
+        bits = draw(self.seed, 4, examples.epoch, examples.numbers[row.owners], positions)
+        if self.settings.causal:
+            places = np.flatnonzero(np.append(row.owners[1:] == row.owners[:-1], False))
+            ids, targets = row.ids, row.ids[places + 1]
+        else:
+            chosen = choose(row, self.settings.masking, bits)
+            fates = draw(self.seed, 5, examples.epoch, examples.numbers[row.owners], positions)
+            ids = replace_ids(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
+            places, targets = np.flatnonzero(chosen), row.ids[chosen]
+        packed = pack_row(ids, segments, spans.sizes, self.shapes, grids=self.grids)
+        labels = spans.label if self.settings.pairs != "none" else np.full(len(spans), NOTHING)
+        return PretrainingBatch(
+            batch=packed,
+            places=_filled(places, self._capacity(), 0),
+            targets=_filled(targets, self._capacity(), NOTHING),
+            labels=_filled(labels, packed.sequences, NOTHING),
+            hidden=len(places),
+            pairs=int((labels != NOTHING).sum()),
+            tokens=len(row.ids),
+        )
+
+    def _row(self, spans: Spans) -> tuple[Row, np.ndarray, np.ndarray]:
+        """[CLS] A [SEP] B [SEP] of each example, one after the other; with segments and positions."""
+        sizes = spans.sizes
+        owners = np.repeat(np.arange(len(spans)), sizes)
+        positions = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        a_size = spans.a_size[owners]
+        in_b = positions > a_size + 1
+        special = (positions == 0) | (positions == a_size + 1) | (positions == sizes[owners] - 1)
+        places = np.where(in_b, (spans.b_begin - spans.a_size - 2)[owners], (spans.a_begin - 1)[owners]) + positions
+        ids = np.where(positions == 0, self.tokenizer.cls, self.tokenizer.sep)
+        ids[~special] = self.store.ids_at(places[~special])
+        starts = self._begins_word[ids]
+        after = np.append(True, special[:-1])
+        return Row(ids, owners, special, starts | after, len(spans)), in_b.astype(np.int64), positions
+
+    def _capacity(self) -> int:
+        """Places that any row can need: its share of hidden tokens, and rounding for each example."""
+        if self.settings.causal:
+            return self.shapes.budget
+        rate = self.settings.masking.rate
+        return -(-int(self.shapes.budget * rate + self.shapes.sequences(self.settings.length)) // 64) * 64
+
+
+def _filled(values: np.ndarray, size: int, filler: int) -> Tensor:
+    return torch.from_numpy(np.concatenate([values, np.full(size - len(values), filler)], dtype=np.int64))

@@ -1,0 +1,142 @@
+"""Which pieces are hidden, and what stands in their place (section 3.1, appendix A.1): the cloze task.
+
+All functions work on a row of T tokens of several examples and are pure: what happens to a token depends on the bits drawn
+for it alone. `choose` picks the places, `replace` puts in [MASK], a random piece, or leaves the piece as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bertkit.data.draws import below, mix, uniform
+from bertkit.errors import InputError
+
+SCHEMES = ("piece", "whole-word", "span")
+MAX_SPAN, SPAN_STOP = 10, 0.2  # words; SpanBERT's geometric distribution
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masking:
+    """How much is hidden, in which units, and what replaces it."""
+
+    scheme: str = "piece"
+    rate: float = 0.15
+    mask: float = 0.8  # share of chosen places that become [MASK]
+    random: float = 0.1  # share that become a random piece; the rest stays
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise InputError(f"masking scheme is {self.scheme!r}; expected one of {', '.join(SCHEMES)}")
+        if not 0 < self.rate < 1 or min(self.mask, self.random) < 0 or self.mask + self.random > 1:
+            raise InputError(f"masking rate {self.rate}, mask {self.mask}, random {self.random} are no shares of a whole")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens of examples that lie one after the other."""
+
+    ids: np.ndarray  # [T]
+    owners: np.ndarray  # [T] the number of each token's example: 0, 0, …, 1, 1, …
+    special: np.ndarray  # [T] [CLS] and [SEP]: never hidden
+    starts: np.ndarray  # [T] the token begins a word
+    count: int  # examples
+
+
+def choose(row: Row, masking: Masking, bits: np.ndarray) -> np.ndarray:
+    """[T] which tokens are hidden: of each example the rate of its length, at least one."""
+    lengths = np.bincount(row.owners, minlength=row.count)
+    quota = np.maximum(1, np.rint(masking.rate * lengths)).astype(np.int64)
+    if masking.scheme == "piece":
+        return _choose_pieces(row, quota, bits)
+    words = _words(row)
+    units = _spans(words, bits) if masking.scheme == "span" else words
+    return _choose_units(row, units, words.ends, quota, bits)
+
+
+def replace(row: Row, chosen: np.ndarray, masking: Masking, bits: np.ndarray, mask: int, pieces: np.ndarray) -> np.ndarray:
+    """[T] the ids with the chosen ones replaced, by random ones of `pieces`. The bits must not be those of `choose`."""
+    fate = uniform(bits)
+    if masking.scheme == "span":  # a run of hidden tokens shares its first one's fate
+        begins = chosen & ~np.append(False, chosen[:-1])
+        fate = fate[np.maximum.accumulate(np.where(begins, np.arange(len(fate)), 0))]
+    fresh = pieces[below(_other(bits), len(pieces))]
+    ids = np.where(chosen & (fate < masking.mask), mask, row.ids)
+    return np.where(chosen & (fate >= masking.mask) & (fate < masking.mask + masking.random), fresh, ids)
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Ranges of tokens that are hidden together, in order of their examples."""
+
+    begins: np.ndarray
+    ends: np.ndarray
+    owners: np.ndarray
+
+
+def _choose_pieces(row: Row, quota: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """The tokens with the lowest numbers of their example, special ones last."""
+    order = _sort(row.owners, bits, row.special)
+    lengths = np.bincount(row.owners, minlength=row.count)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    chosen = np.zeros(len(order), bool)
+    chosen[order] = rank < quota[row.owners]  # order keeps examples together, so owners need no sorting
+    return chosen & ~row.special
+
+
+def _words(row: Row) -> _Units:
+    """Words: a start and the continuations behind it."""
+    begins = np.flatnonzero(row.starts & ~row.special)
+    ends_of_runs = np.flatnonzero(row.starts | row.special)
+    following = np.searchsorted(ends_of_runs, begins, side="right")
+    ends = np.append(ends_of_runs, len(row.ids))[following]
+    return _Units(begins, ends, row.owners[begins])
+
+
+def _spans(words: _Units, bits: np.ndarray) -> _Units:
+    """Each word with some that follow it: their number is geometric, at most MAX_SPAN, and none is beyond a [SEP]."""
+    chances = (1 - SPAN_STOP) ** np.arange(MAX_SPAN) * SPAN_STOP
+    steps = np.cumsum(chances / chances.sum())
+    count = np.searchsorted(steps[:-1], uniform(_other(bits[words.begins])), side="right")
+    last = np.minimum(np.arange(len(count)) + count, len(count) - 1)
+    breaks = np.flatnonzero(np.append(words.begins[1:] != words.ends[:-1], True))  # a word that is followed by no other
+    last = np.minimum(last, breaks[np.searchsorted(breaks, np.arange(len(count)))])
+    return _Units(words.begins, words.ends[last], words.owners)
+
+
+def _choose_units(row: Row, units: _Units, word_ends: np.ndarray, quota: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """Takes units in random order, one of each example at a time; of one that would exceed the quota, the words that fit."""
+    order = _sort(units.owners, bits[units.begins], np.zeros(len(units.begins), bool))
+    counts = np.bincount(units.owners, minlength=row.count)
+    first, left, chosen = np.cumsum(counts) - counts, quota.copy(), np.zeros(len(row.ids), bool)
+    for turn in range(int(counts.max(initial=0))):
+        active = np.flatnonzero((counts > turn) & (left > 0))
+        if not len(active):
+            break
+        taken = order[first[active] + turn]
+        begins = units.begins[taken]
+        fitting = np.searchsorted(word_ends, begins + left[active], side="right") - 1
+        ends = np.minimum(units.ends[taken], word_ends[fitting])
+        places = _ranges(begins[ends > begins], ends[ends > begins])
+        fresh = places[~chosen[places]]
+        chosen[fresh] = True
+        left -= np.bincount(row.owners[fresh], minlength=row.count)
+    return chosen
+
+
+def _sort(owners: np.ndarray, bits: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Places in order of their owner, then of `last`, then of their random bits."""
+    key = owners.astype(np.uint64) << np.uint64(40) | last.astype(np.uint64) << np.uint64(39) | bits >> np.uint64(25)
+    return np.argsort(key, kind="stable")
+
+
+def _ranges(begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """All places of several ranges."""
+    sizes = ends - begins
+    return np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+
+
+def _other(bits: np.ndarray) -> np.ndarray:
+    """A second random number from the same bits, independent of `uniform`'s for all purposes here."""
+    return mix(bits + np.uint64(0xD1B54A32D192ED03))

@@ -1,0 +1,152 @@
+"""Which spans of text an example shows: two that follow each other, two that do not, or one (section 3.1, appendix A.2).
+
+A chunk of whole sentences fills the target length. For a pair it is cut at a random sentence: what stands before is A; B is
+the rest, or, half the time, as much text from another document, and then the rest goes into the next chunk. One chunk in ten
+aims at a random, shorter length, so that short inputs are known too. What is still too long is cut, token by token, at a
+random end of the longer span.
+
+Whatever is random about a chunk is a function of the sentence that begins it, so the chunks of every possible beginning are
+laid out at once, in numpy, and each document's chain of chunks is then followed from its first sentence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from bertkit.data.draws import below, draw, fair_coins, uniform
+from bertkit.data.store import Store
+from bertkit.errors import InputError
+
+KINDS = ("next", "order", "none")
+_BLOCK = 2**18  # sentences laid out at a time
+_WORDS = 4  # of 64 coins each, for the tokens that are cut from a span
+
+
+@dataclass(frozen=True)
+class Spans:
+    """The spans of many examples: where A and B begin in the store, and how many tokens they have."""
+
+    a_begin: np.ndarray
+    a_size: np.ndarray
+    b_begin: np.ndarray
+    b_size: np.ndarray  # 0 for examples of one span
+    label: np.ndarray  # 0: B follows A; 1: it does not (or A and B were swapped)
+
+    def __len__(self) -> int:
+        return len(self.a_begin)
+
+    def __getitem__(self, chosen: np.ndarray | slice) -> Spans:
+        return Spans(*(getattr(self, f.name)[chosen] for f in fields(self)))
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each example, special ones included."""
+        return self.a_size + self.b_size + np.where(self.b_size > 0, 3, 2)
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """For each sentence of a block, the chunk that would begin with it, in numbers of sentences."""
+
+    first: np.ndarray
+    split: np.ndarray  # where B would begin
+    end: np.ndarray
+    room: np.ndarray  # the target length in tokens
+    away: np.ndarray  # B comes from elsewhere (or, for order, is swapped)
+    following: np.ndarray  # the sentence that begins the next chunk
+
+
+def plan_spans(store: Store, *, kind: str, length: int, short: float, seed: int, epoch: int) -> Spans:
+    """All examples of an epoch, document by document."""
+    if kind not in KINDS:
+        raise InputError(f"pairs are {kind!r}; expected one of {', '.join(KINDS)}")
+    documents = store.document_bounds
+    parts = []
+    for first, last in _blocks(documents):
+        bounds = documents[first : last + 1]
+        chunks = _lay_out(store, bounds, kind, length, short, seed, epoch)
+        chosen = _follow(chunks.following - bounds[0], bounds - bounds[0])
+        owners = np.searchsorted(documents, chosen + bounds[0], side="right") - 1
+        parts.append(_spans(store, chunks, chosen, owners, kind, length, seed, epoch))
+    return Spans(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Spans)))
+
+
+def _blocks(documents: np.ndarray) -> list[tuple[int, int]]:
+    """Ranges of documents with about _BLOCK sentences each."""
+    cuts = np.unique(np.searchsorted(documents, np.arange(0, documents[-1] + _BLOCK, _BLOCK)).clip(max=len(documents) - 1))
+    return list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
+
+
+def _lay_out(store: Store, bounds: np.ndarray, kind: str, length: int, short: float, seed: int, epoch: int) -> _Chunks:
+    first = np.arange(bounds[0], bounds[-1])
+    bits = draw(seed, 1, epoch, first[:, None], np.arange(4))
+    most = length - (2 if kind == "none" else 3)
+    room = np.where(uniform(bits[:, 0]) < short, 2 + below(bits[:, 1], most - 1), most)
+    document_end = np.repeat(bounds[1:], np.diff(bounds))
+    places = store.sentence_bounds
+    full = np.searchsorted(places, places[first] + room, side="left")  # where the chunk has reached its room
+    if kind == "none":  # whole sentences within the room; one that is longer stands alone and is cut
+        full = np.searchsorted(places, places[first] + room, side="right") - 1
+    end = np.minimum(np.maximum(full, first + 1), document_end)
+    split = np.where(end - first > 1, first + 1 + below(bits[:, 2], end - first - 1), end)
+    away = uniform(bits[:, 3]) < 0.5
+    if kind == "none":
+        return _Chunks(first, end, end, room, away, end)
+    if kind == "order":
+        return _Chunks(first, split, end, room, away, end)
+    away |= split == end  # a chunk of one sentence has no rest that could follow
+    return _Chunks(first, split, end, room, away, np.where(away, split, end))
+
+
+def _follow(following: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """The sentences that begin chunks, from each document's first on."""
+    chosen, step = [], following.tolist()
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        while begin < end:
+            chosen.append(begin)
+            begin = step[begin]
+    return np.array(chosen, np.int64)
+
+
+def _spans(
+    store: Store, chunks: _Chunks, chosen: np.ndarray, owners: np.ndarray, kind: str, length: int, seed: int, epoch: int
+) -> Spans:
+    """The tokens of the chosen chunks' A and B."""
+    places = store.sentence_bounds
+    first, split, end = chunks.first[chosen], chunks.split[chosen], chunks.end[chosen]
+    a = np.stack([places[first], places[split]])
+    b = np.stack([places[split], places[end]])
+    label = chunks.away[chosen].astype(np.int64)
+    if kind == "next":
+        elsewhere = _elsewhere(store, owners, chunks.room[chosen] - (a[1] - a[0]), first, seed, epoch)
+        b = np.where(label, elsewhere, b)
+    if kind == "order":
+        paired = b[1] > b[0]
+        a, b, label, first = np.where(label, b, a)[:, paired], np.where(label, a, b)[:, paired], label[paired], first[paired]
+    if kind == "none":
+        label = np.zeros_like(label)
+    return _cut(a, b, label, length, draw(seed, 3, epoch, first[:, None], np.arange(2 * _WORDS)))
+
+
+def _elsewhere(store: Store, owners: np.ndarray, room: np.ndarray, first: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """[2, n] begin and end of a span of about `room` tokens, from a random sentence of a random other document on."""
+    documents, places = store.document_bounds, store.sentence_bounds
+    bits = draw(seed, 2, epoch, first[:, None], np.arange(2))
+    other = below(bits[:, 0], max(1, store.documents - 1))
+    other += (other >= owners) & (store.documents > 1)
+    begin = documents[other] + below(bits[:, 1], documents[other + 1] - documents[other])
+    end = np.searchsorted(places, places[begin] + room, side="left").clip(begin + 1, documents[other + 1])
+    return np.stack([places[begin], places[end]])
+
+
+def _cut(a: np.ndarray, b: np.ndarray, label: np.ndarray, length: int, bits: np.ndarray) -> Spans:
+    """Takes tokens from the longer span, each from its front or its back by the toss of a coin, until both fit."""
+    a_size, b_size = a[1] - a[0], b[1] - b[0]
+    room = length - np.where(b_size > 0, 3, 2)
+    keep_b = np.minimum(b_size, np.maximum(room - a_size, room // 2))
+    keep_a = np.minimum(a_size, room - keep_b)
+    a_begin = a[0] + fair_coins(bits[:, :_WORDS], a_size - keep_a)
+    b_begin = b[0] + fair_coins(bits[:, _WORDS:], b_size - keep_b)
+    return Spans(a_begin, keep_a, b_begin, keep_b, label)

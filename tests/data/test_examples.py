@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+import torch
+from support.stores import made_up_store
+
+from bertkit.data.examples import EPOCH, NOTHING, ExampleSettings, ExampleSource, Masking
+from bertkit.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return made_up_store(tmp_path_factory.mktemp("store") / "s", 400)
+
+
+def source(store, tokens=1024, seed=0, **settings):
+    return ExampleSource(store, ExampleSettings(**settings), seed=seed, tokens=tokens)
+
+
+def rows(source, cursor=0, epochs=1):
+    """All rows of an epoch."""
+    while cursor < epochs * EPOCH:
+        examples, cursor = source.next_row(cursor)
+        yield examples
+
+
+@pytest.mark.parametrize("settings", [{}, {"pairs": "none", "short": 0.0}, {"pairs": "order"}, {"causal": True}])
+def test_an_epoch_shows_every_example_once(store, settings):
+    it = source(store, **settings)
+    numbers = np.concatenate([examples.numbers for examples in rows(it)])
+    assert sorted(numbers.tolist()) == list(range(len(it.plan(0))))
+    assert numbers[:50].tolist() != sorted(numbers[:50].tolist())
+
+
+@pytest.mark.parametrize("scheme", ["piece", "whole-word", "span"])
+def test_targets_are_what_stood_there(store, scheme):
+    it = source(store, masking=Masking(scheme=scheme))
+    for examples in list(rows(it))[:5]:
+        found = it.batch(examples)
+        spans = it.plan(0)[examples.numbers]
+        original = [store.ids_at(np.arange(b, b + n)) for b, n in zip(spans.a_begin, spans.a_size, strict=True)]
+        ids, places = found.batch.ids.clone(), found.places[: found.hidden]
+        ids[places] = found.targets[: found.hidden]
+        bounds = found.batch.boundaries
+        for index, a in enumerate(original):
+            row = ids[bounds[index] : bounds[index + 1]]
+            assert row[0] == it.tokenizer.cls
+            assert row[1 : 1 + len(a)].tolist() == a.tolist()
+            assert row[1 + len(a)] == row[-1] == it.tokenizer.sep
+        assert (found.targets[found.hidden :] == NOTHING).all()
+        assert found.labels[: len(spans)].tolist() == spans.label.tolist()
+        assert found.pairs == len(spans)
+        assert not torch.isin(found.targets[: found.hidden], torch.tensor([it.tokenizer.cls, it.tokenizer.sep])).any()
+
+
+def test_causal_targets_are_the_next_pieces(store):
+    it = source(store, causal=True)
+    found = it.batch(it.next_row(0)[0])
+    ids, places = found.batch.ids, found.places[: found.hidden]
+    assert (ids[places + 1] == found.targets[: found.hidden]).all()
+    assert found.hidden == found.tokens - found.pairs
+
+
+def test_a_row_is_a_function_of_its_cursor(store):
+    one, two = source(store), source(store)
+    cursor = 0
+    for _ in range(4):
+        _, cursor = one.next_row(cursor)
+    again, _ = two.next_row(cursor)
+    expected, _ = one.next_row(cursor)
+    a, b = one.batch(expected), two.batch(again)
+    assert torch.equal(a.batch.ids, b.batch.ids)
+    assert torch.equal(a.places, b.places)
+    other = source(store, seed=1)
+    assert not torch.equal(a.batch.ids, other.batch(other.next_row(cursor)[0]).batch.ids)
+
+
+def test_masks_are_drawn_anew_each_epoch(store):
+    it = source(store, pairs="none", short=0.0)
+    plans = [it.plan(epoch) for epoch in (0, 1)]
+    assert np.array_equal(plans[0].a_begin, plans[1].a_begin)
+    numbers = np.arange(5)
+    hidden = [it.batch(type(it.next_row(0)[0])(epoch, numbers)).places for epoch in (0, 1)]
+    assert not torch.equal(*hidden)
+
+
+def test_shapes_are_the_same_for_every_row(store):
+    it = source(store)
+    shapes = set()
+    for examples in rows(it):
+        found = it.batch(examples)
+        tensors = (
+            found.batch.ids,
+            found.batch.boundaries,
+            found.places,
+            found.targets,
+            found.labels,
+            found.batch.buckets[0].tokens,
+        )
+        shapes.add(tuple(tensor.shape for tensor in tensors))
+        assert found.tokens <= 1024
+    assert len(shapes) == 1
+
+
+def test_a_row_must_hold_an_example(store):
+    with pytest.raises(DataError, match="a row of 64 tokens is shorter"):
+        source(store, tokens=64)
