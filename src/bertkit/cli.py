@@ -80,6 +80,62 @@ def vocab(
         print(f"{learned.skipped:,} unusable lines skipped")
 
 
+@app.command(epilog="Example: bertkit prepare corpus/ --tokenizer tokenizer --out store --workers 8")
+def prepare(
+    corpus: Annotated[list[Path], typer.Argument(help="Files (.txt .jsonl .parquet, also .gz .xz .zst) or folders.")],
+    tokenizer: Annotated[Path, typer.Option(help="A tokenizer's or model's folder.")],
+    out: Annotated[Path, typer.Option(help="The store to write.")],
+    workers: Annotated[int, typer.Option(help="Processes, or actors on a cluster.")] = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
+    min_words: Annotated[int, typer.Option(help="Leave out documents with fewer words.")] = 0,
+    deduplicate: Annotated[bool, typer.Option("--deduplicate", help="Leave out documents that occurred before.")] = False,
+    bad: Annotated[str, typer.Option(help="Meet unusable lines with: stop or skip.")] = "stop",
+    max_line: Annotated[int | None, typer.Option(help="The longest line to accept, in bytes.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Turn a corpus into a token store; run again, it goes on where it stopped."""
+    from bertkit import pipeline
+
+    cleaning: dict[str, Any] = dict(min_words=min_words, deduplicate=deduplicate, bad=bad, max_line=max_line)
+    store = pipeline.prepare(corpus, tokenizer, out, workers=workers, engine=engine, **cleaning)
+    facts = {name: store.manifest[name] for name in ("documents", "sentences", "tokens", "dropped")}
+    if as_json:
+        return _print_json(facts | {"out": str(out)})
+    print(f"{facts['documents']:,} documents, {facts['sentences']:,} sentences, {facts['tokens']:,} tokens → {out}")
+    for reason, count in facts["dropped"].items():
+        if count:
+            print(f"{count:,} left out: {reason}")
+
+
+@app.command(epilog="Example: bertkit pretrain store --recipe fast-small --out run --budget 20m --set optimizer.lr=5e-4")
+def pretrain(
+    store: Annotated[Path, typer.Argument(help="A store that bertkit prepare made.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; run again to resume. RUN/model is the artifact.")],
+    recipe: Annotated[str, typer.Option(help="bert-tiny … bert-large, fast-small, fast-base, demo.")] = "bert-base",
+    init: Annotated[str | None, typer.Option(help="Go on from this model instead of random weights.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Stop after a time, such as 90s, 20m or 1.5h.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any setting: --set steps=300.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that prepare batches ahead.")] = None,
+    fork: Annotated[bool, typer.Option("--fork", help="Resume with a changed recipe.")] = False,
+    seed: Annotated[int | None, typer.Option(help="The number all randomness comes from.")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Pre-train an encoder: masked pieces and next sentences."""
+    from bertkit import pipeline
+    from bertkit.train.log import read_metrics
+
+    changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    where: dict[str, Any] = dict(device=device, workers=workers, fork=fork, quiet=as_json)
+    pipeline.pretrain(store, out, recipe=recipe, init=init, settings=changes, budget=budget, **where)
+    last: dict[str, Any] = next((row for row in reversed(read_metrics(out)) if "held_out_loss" in row), {})
+    if as_json:
+        return _print_json({"model": str(out / "model"), **last})
+    print(
+        f"{out / 'model'}: " + ", ".join(f"{k.replace('_', ' ')} {v:.4g}" for k, v in last.items() if k.startswith("held"))
+    )
+
+
 @app.command(epilog='Example: bertkit fill "Paris is the [MASK] of France." --model bert-base-uncased')
 def fill(
     model: ModelName,

@@ -5,6 +5,7 @@
     ├── DataError         a data file, named with its line
     ├── ConfigError       a model configuration
     ├── ArtifactError     a model folder, a weights file, a checkpoint
+    ├── TrainingError     a run that cannot go on
     ├── MissingExtra      an optional library that is not installed
     └── HubError          a hub model that could not be fetched
 
@@ -41,6 +42,10 @@ class ConfigError(BertkitError, ValueError):
 
 class ArtifactError(BertkitError, ValueError):
     """A model folder, weights file or checkpoint that is missing, damaged or of another kind."""
+
+
+class TrainingError(BertkitError, RuntimeError):
+    """A run that cannot go on."""
 
 
 class MissingExtra(BertkitError, ImportError):

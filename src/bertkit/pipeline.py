@@ -1,21 +1,25 @@
 """READ THIS FIRST: the journey, a function a stage.
 
-text ─learn_vocabulary→ tokenizer ─create→ a model with random weights
-somebody's checkpoint ─convert→ the artifact ─bertkit.load→ answers
+- text ─learn_vocabulary→ tokenizer ─prepare→ store ─pretrain→ a model
+- somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import InputError
 
 if TYPE_CHECKING:
+    from bertkit.bundle.bundle import Bundle
+    from bertkit.data.store import Store
     from bertkit.serve.predictor import Model
     from bertkit.text.tokenizer import Tokenizer
     from bertkit.text.vocabulary import Learned
+    from bertkit.train.recipe import Recipe
 
 
 def learn_vocabulary(
@@ -37,6 +41,64 @@ def learn_vocabulary(
     learned = vocabulary.learn_vocabulary(documents, size, cased=cased)
     learned.tokenizer.save(out)
     return learned
+
+
+def prepare(
+    corpus: Sequence[Path | str],
+    tokenizer: Path | str,
+    out: Path | str,
+    *,
+    workers: int = 1,
+    engine: str = "local",
+    min_words: int = 0,
+    deduplicate: bool = False,
+    bad: str = "stop",
+    max_line: int | None = None,
+) -> Store:
+    """Turns a corpus into a token store; run again, it goes on where it stopped."""
+    from bertkit.data.prepare import Cleaning, prepare_store
+    from bertkit.text import corpus as reader
+    from bertkit.text.tokenizer import Tokenizer
+
+    documents = reader.Corpus(corpus, bad=bad, max_line=max_line or reader.MAX_LINE)
+    cleaning = Cleaning(min_words=min_words, deduplicate=deduplicate)
+    return prepare_store(documents, Tokenizer.load(tokenizer), Path(out), workers=workers, engine=engine, cleaning=cleaning)
+
+
+def pretrain(
+    store: Path | str,
+    out: Path | str,
+    *,
+    recipe: str | Recipe = "bert-base",
+    init: Path | str | None = None,
+    settings: Sequence[str] = (),
+    budget: str | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    fork: bool = False,
+    quiet: bool = False,
+) -> Path:
+    """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
+    from bertkit.bundle.bundle import save_bundle
+    from bertkit.data.store import Store
+    from bertkit.model.device import find_device
+    from bertkit.recipes import find_recipe
+    from bertkit.train.distributed import join_world
+    from bertkit.train.fit import Job, fit
+    from bertkit.train.recipe import change
+    from bertkit.train.run import open_run, parse_budget
+
+    opened, run = Store(store), Path(out)
+    chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
+    chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
+    bundle, chosen = _begin_with(chosen, opened, init)
+    with join_world(find_device(device)) as (world, where):
+        if world.leads:
+            open_run(run, chosen, store=opened, init=init, fork=fork)
+        world.wait()
+        ahead = (2 if where.type == "cuda" else 0) if workers is None else workers
+        fit(Job(run, chosen, opened, bundle.network, where, world, lambda to: save_bundle(bundle, to), ahead, quiet))
+    return run / "model"
 
 
 def create(size: str, tokenizer: Tokenizer, *, seed: int = 0, **changes: Any) -> Model:
@@ -62,3 +124,30 @@ def convert(source: Path | str, out: Path | str) -> Model:
     model = load(source, device="cpu")
     model.save(out)
     return model
+
+
+def _begin_with(recipe: Recipe, store: Store, init: Path | str | None) -> tuple[Bundle, Recipe]:
+    """The network to train, new or somebody's, and the recipe with its true configuration."""
+    import torch
+
+    from bertkit.bundle.bundle import Bundle, load_bundle
+    from bertkit.bundle.extend import extend_vocabulary
+    from bertkit.tasks.pretraining import Pretraining
+
+    paired = recipe.pairs != "none"
+    config = recipe.config.with_(vocabulary=len(store.tokenizer), pooler=paired)
+    if init is not None:
+        found = load_bundle(init)
+        kept = {name: getattr(recipe.config, name) for name in ("dropout", "attention_dropout")}
+        config = found.network.encoder.config.with_(vocabulary=len(store.tokenizer), pooler=paired, **kept)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = Pretraining(config, masked=True, next_sentence=paired)
+    if init is not None:
+        extend_vocabulary(network, store.tokenizer, found)
+    provenance = {
+        "source": f"bertkit pretrain, recipe {recipe.name}",
+        "store": store.manifest["settings"],
+        "init": str(init or ""),
+    }
+    return Bundle(network, store.tokenizer, provenance=provenance), replace(recipe, config=config)

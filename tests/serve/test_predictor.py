@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import bertkit
 from bertkit.errors import ArtifactError, InputError
-from bertkit.serve.predictor import find_device
+from bertkit.model.device import find_device
 from bertkit.stories import stories
 
 WORDS = ["mara", "is", "a", "baker", "in", "elmford", ",", "and", "every", "morning", "she", "kneads", "the", "dough", "."]

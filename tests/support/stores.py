@@ -1,4 +1,4 @@
-"""Stores made up without text: random ids in sentences and documents of random lengths."""
+"""Stores made up without text: random ids, some often, most rarely, in sentences and documents of random lengths."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def made_up_store(folder: Path, documents: int, *, shards: int = 2, seed: int = 
     for index in range(shards):
         counts = np.minimum(1 + draw.geometric(0.06, documents // shards), 60)
         sizes = np.minimum(2 + draw.geometric(0.06, counts.sum()), 60)
-        ids = draw.integers(5, len(tokenizer), sizes.sum()).astype(np.uint16)
+        ids = (5 + np.minimum(draw.zipf(1.3, sizes.sum()), len(tokenizer) - 5) - 1).astype(np.uint16)
         written.append(write_shard(folder, index, [Piece(ids, sizes, counts)]))
     write_manifest(folder, written, np.dtype(np.uint16), {"settings": {}, "dropped": {}})
     return Store(folder)

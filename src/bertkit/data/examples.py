@@ -6,6 +6,7 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Self
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.data.draws import draw, permute
+from bertkit.data.draws import draw, permute, uniform
 from bertkit.data.masking import Masking, Row, choose
 from bertkit.data.masking import replace as replace_ids
 from bertkit.data.packing import Shapes, pack_row
@@ -58,6 +59,11 @@ class PretrainingBatch:
     pairs: int  # labels that count
     tokens: int  # of examples, without filler
 
+    def pin_memory(self) -> Self:
+        """The same in memory that the device can copy from while it computes."""
+        pinned = {name: getattr(self, name).pin_memory() for name in ("places", "targets", "labels")}
+        return replace(self, batch=self.batch.pin_memory(), **pinned)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         moved = {name: getattr(self, name).to(device, non_blocking=non_blocking) for name in ("places", "targets", "labels")}
         return replace(self, batch=self.batch.to(device, non_blocking=non_blocking), **moved)
@@ -66,7 +72,18 @@ class PretrainingBatch:
 class ExampleSource:
     """Rows of examples from a store."""
 
-    def __init__(self, store: Store, settings: ExampleSettings, *, seed: int, tokens: int, grids: bool = True):
+    def __init__(
+        self,
+        store: Store,
+        settings: ExampleSettings,
+        *,
+        seed: int,
+        tokens: int,
+        grids: bool = True,
+        held_out: float = 0.0,
+        evaluation: bool = False,
+    ):
+        self.held_out, self.evaluation = held_out, evaluation
         self.store, self.settings, self.seed, self.grids = store, settings, seed, grids
         self.shapes = Shapes(tokens, (settings.length,))
         self.tokenizer = store.tokenizer
@@ -80,9 +97,21 @@ class ExampleSource:
     def plan(self, epoch: int) -> Spans:
         s = self.settings
         plan = plan_spans(self.store, kind=s.pairs, length=s.length, short=s.short, seed=self.seed, epoch=epoch)
+        plan = plan[self._belongs(plan)]
         if not len(plan):
-            raise DataError(f"the store has no text for examples of kind {s.pairs!r}", self.store.path)
+            what = "held-out documents" if self.evaluation else "documents"
+            raise DataError(f"the store has too few {what} for examples of kind {s.pairs!r}", self.store.path)
         return plan
+
+    def _belongs(self, plan: Spans) -> np.ndarray:
+        """Examples of held-out documents are for evaluation alone; training sees no part of them, not even as B."""
+        ends = self.store.sentence_bounds[self.store.document_bounds]
+        held = uniform(draw(0, 6, np.arange(self.store.documents))) < self.held_out
+        if self.held_out:
+            held[-1] = True  # there is always one, the last if chance would have none
+        a_held = held[np.searchsorted(ends, plan.a_begin, side="right") - 1]
+        b_held = held[np.searchsorted(ends, plan.b_begin, side="right").clip(max=len(held)) - 1] & (plan.b_size > 0)
+        return a_held if self.evaluation else ~(a_held | b_held)
 
     def next_row(self, cursor: int) -> tuple[Examples, int]:
         """The examples of the row at a cursor, and the cursor behind them. An epoch's last row may be short."""
@@ -93,6 +122,14 @@ class ExampleSource:
         fitting = int(np.searchsorted(np.cumsum(plan.sizes[numbers]), self.shapes.budget, side="right"))
         behind = index + fitting
         return Examples(epoch, numbers[:fitting]), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
+
+    def first(self, count: int) -> Iterator[Examples]:
+        """Rows of the first `count` examples: the same ones whatever a row's size."""
+        cursor = 0
+        while count > 0 and cursor < EPOCH:
+            examples, cursor = self.next_row(cursor)
+            yield Examples(0, examples.numbers[:count])
+            count -= len(examples.numbers)
 
     def batch(self, examples: Examples) -> PretrainingBatch:
         """The examples as tensors, pieces hidden."""

@@ -67,6 +67,10 @@ class Store:
             raise DataError(f"store format {self.manifest['format']}; expected {FORMAT}: prepare it again", manifest)
         self._check_sizes()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Another process opens the store itself; mapped files do not travel."""
+        return {name: getattr(self, name) for name in ("path", "manifest", "shards", "dtype")}
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.path / "tokenizer")

@@ -5,6 +5,7 @@ T tokens, B sequences, n sequences of a bucket, L its length.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -43,10 +44,13 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The same batch on another device."""
+        return self._with(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=non_blocking)
+    def pin_memory(self) -> Self:
+        """The same batch in memory that the device can copy from while it computes."""
+        return self._with(Tensor.pin_memory)
 
-        rows = {name: move(getattr(self, name)) for name in ("ids", "segments", "positions", "boundaries", "order")}
-        grids = (Bucket(move(b.tokens), None if b.inside is None else move(b.inside)) for b in self.buckets)
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+        rows = {name: change(getattr(self, name)) for name in ("ids", "segments", "positions", "boundaries", "order")}
+        grids = (Bucket(change(b.tokens), None if b.inside is None else change(b.inside)) for b in self.buckets)
         return replace(self, **rows, buckets=tuple(grids))  # type: ignore[arg-type]

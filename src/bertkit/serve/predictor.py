@@ -20,6 +20,7 @@ from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.data.packing import BUDGET, Shapes, batches
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
+from bertkit.model.device import find_device
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.text.tokenizer import Encoding
 
@@ -224,19 +225,6 @@ class Model:
 
     def _pool_first(self, batch: Batch) -> np.ndarray:
         return self._encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
-
-
-def find_device(name: str) -> torch.device:
-    """The device of that name; "auto" is CUDA where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InputError(f"no device {name!r}; expected auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"device {name!r} is not here; {torch.cuda.device_count()} CUDA devices were found")
-    return device
 
 
 def _shapes(budget: int, positions: int) -> Shapes:

@@ -5,9 +5,11 @@ T tokens, B sequences, M masked places, D width, V vocabulary.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertkit.data.examples import NOTHING, PretrainingBatch
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.encoder import Encoder
@@ -52,6 +54,16 @@ class Pretraining(nn.Module):
         self.masked = MaskedHead(config) if masked else None
         self.next = NextHead(config) if next_sentence else None
 
+    def forward(self, data: PretrainingBatch) -> Tensor:
+        """Sums over the batch [4]: the masked loss, the next-sentence loss, and how many of each were told right."""
+        x = self.encoder(data.batch)
+        sums = [x.new_zeros((), dtype=torch.float32)] * 4
+        if self.masked is not None:
+            sums[0], sums[2] = _sums(self.masked_logits(x, data.places), data.targets)
+        if self.next is not None:
+            sums[1], sums[3] = _sums(self.next_logits(x, data.batch), data.labels)
+        return torch.stack(sums)
+
     def masked_logits(self, x: Tensor, places: Tensor) -> Tensor:
         """Scores [M, V] at the given places of the row x [T, D], and nowhere else."""
         assert self.masked is not None
@@ -61,3 +73,9 @@ class Pretraining(nn.Module):
         """Scores [B, 2] of the sequences in the row x [T, D]: first "B follows A"."""
         assert self.next is not None and self.encoder.pooler is not None
         return self.next(self.encoder.pooler(x, batch))
+
+
+def _sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The summed cross-entropy and the number of right answers, where there is a target."""
+    loss = F.cross_entropy(logits.float(), targets, ignore_index=NOTHING, reduction="sum")
+    return loss, (logits.detach().argmax(-1) == targets).sum().float()

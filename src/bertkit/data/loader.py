@@ -1,0 +1,91 @@
+"""Batches prepared ahead, in processes beside the one that trains.
+
+A step asks for the rows at a cursor. What the next steps will most likely ask for is begun at once; if they ask for
+something else (a new phase, a larger batch), it is dropped and begun anew. So looking ahead never changes what a step gets.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from bertkit.data.examples import Examples, ExampleSource, PretrainingBatch
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a training step sees, and the cursor behind it."""
+
+    rows: list[PretrainingBatch]
+    cursor: int
+
+
+class Loader:
+    """Steps from sources, one source for each phase; rank r of w takes every w-th row from the r-th on."""
+
+    def __init__(self, sources: list[ExampleSource], *, workers: int = 0, rank: int = 0, world: int = 1, ahead: int = 4):
+        self.sources, self.rank, self.world, self.ahead = sources, rank, world, ahead
+        self.pool: ProcessPoolExecutor | None = None
+        if workers:
+            context = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(sources,))
+        self._begun = deque[tuple[tuple[int, int, int], list[Future], int]]()
+
+    def step(self, phase: int, rows: int, cursor: int) -> Step:
+        """The rows of a step: `rows` of them over all ranks."""
+        if self.pool is None:
+            mine, behind = self._descriptors(phase, rows, cursor)
+            return Step([self.sources[phase].batch(examples) for examples in mine], behind)
+        if not self._begun or self._begun[0][0] != (phase, rows, cursor):
+            self._drop()
+            self._begin(phase, rows, cursor)
+        _, futures, behind = self._begun.popleft()
+        while len(self._begun) < self.ahead:
+            self._begin(phase, rows, self._begun[-1][2] if self._begun else behind)
+        return Step([future.result() for future in futures], behind)
+
+    def _begin(self, phase: int, rows: int, cursor: int) -> None:
+        assert self.pool is not None
+        mine, behind = self._descriptors(phase, rows, cursor)
+        self._begun.append(((phase, rows, cursor), [self.pool.submit(_batch, phase, one) for one in mine], behind))
+
+    def _descriptors(self, phase: int, rows: int, cursor: int) -> tuple[list[Examples], int]:
+        """The examples of this rank's rows, and the cursor behind the rows of all ranks."""
+        mine = []
+        for row in range(rows):
+            examples, cursor = self.sources[phase].next_row(cursor)
+            if row % self.world == self.rank:
+                mine.append(examples)
+        return mine, cursor
+
+    def _drop(self) -> None:
+        for _, futures, _ in self._begun:
+            for future in futures:
+                future.cancel()
+        self._begun.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._drop()
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+_sources: list[ExampleSource] = []
+
+
+def _start(sources: list[ExampleSource]) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _sources[:] = sources
+
+
+def _batch(phase: int, examples: Examples) -> Any:
+    return _sources[phase].batch(examples)

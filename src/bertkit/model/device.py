@@ -1,0 +1,38 @@
+"""What the accelerator can do, and what a model asks of it."""
+
+from __future__ import annotations
+
+import torch
+
+from bertkit.errors import InputError
+from bertkit.model.config import Config
+
+PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 FLOP/s by the datasheets
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name; "auto" is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"no device {name!r}; expected auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"device {name!r} is not here; {torch.cuda.device_count()} CUDA devices were found")
+    return device
+
+
+def flops_per_token(config: Config, length: int, masked: float) -> float:
+    """Forward and backward, matrix products alone: blocks, attention, and the head on its share of tokens."""
+    block = 2 * (4 * config.width**2 + 2 * config.width * config.feedforward) + 4 * length * config.width
+    head = 2 * (config.width**2 + config.width * config.vocabulary) * masked
+    return 3 * (config.layers * block + head)
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """The device's dense bf16 peak, if it is known."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for chip, peak in PEAK.items() if chip in name), None)

@@ -1,0 +1,28 @@
+"""Named recipes: functions that return one, mostly another one with a few fields changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bertkit.errors import InputError, did_you_mean
+from bertkit.recipes.bert import bert_base, bert_large, bert_medium, bert_mini, bert_small, bert_tiny
+from bertkit.recipes.fast import demo, fast_base, fast_small
+from bertkit.train.recipe import Recipe
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "bert-tiny": bert_tiny,
+    "bert-mini": bert_mini,
+    "bert-small": bert_small,
+    "bert-medium": bert_medium,
+    "bert-base": bert_base,
+    "bert-large": bert_large,
+    "fast-small": fast_small,
+    "fast-base": fast_base,
+    "demo": demo,
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise InputError(f"no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]()

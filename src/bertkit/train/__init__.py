@@ -1,0 +1,1 @@
+"""→ weights: the recipe, the one loop, and what it needs."""

@@ -1,0 +1,299 @@
+"""THE loop. A step is: rows of examples, their gradients, one step of the optimiser. `fit` shows all that is periodic."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertkit.data.draws import draw
+from bertkit.data.examples import ExampleSettings, ExampleSource, PretrainingBatch
+from bertkit.data.loader import Loader, Step
+from bertkit.data.store import Store
+from bertkit.errors import TrainingError
+from bertkit.model.device import flops_per_token, peak_flops
+from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
+from bertkit.train.distributed import World
+from bertkit.train.log import Log
+from bertkit.train.optimizer import Optimizers
+from bertkit.train.recipe import Recipe, rate_factor
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, on what, where, and where it is kept."""
+
+    run: Path
+    recipe: Recipe
+    store: Store
+    network: nn.Module
+    device: torch.device
+    world: World
+    export: Callable[[Path], None]  # writes the network as an artifact
+    workers: int = 0
+    quiet: bool = False
+
+
+def fit(job: Job) -> State:
+    """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
+    trainer = Trainer(job)
+    state = trainer.resume()
+    recipe = job.recipe
+    with (
+        trainer.loader,
+        Log(job.run, total=recipe.steps, step=state.step, quiet=not job.world.leads or job.quiet) as log,
+        _signals() as stop,
+    ):
+        while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
+            trainer.step(state)
+            if state.step % recipe.log_every == 0:
+                trainer.report(state, log)
+            if recipe.evaluate_every and state.step % recipe.evaluate_every == 0:
+                trainer.evaluate(state, log)
+            if state.step % recipe.checkpoint_every == 0:
+                trainer.checkpoint(state)
+        if not stop and state.step % max(1, recipe.evaluate_every):
+            trainer.evaluate(state, log)
+    trainer.checkpoint(state)
+    if stop:
+        raise Interrupted(stop[0], state.step)
+    if job.world.leads:
+        job.export(job.run / "model")
+    return state
+
+
+class Interrupted(SystemExit):
+    """The run was told to stop, and did so with a checkpoint; the exit code is the shell's for the signal."""
+
+    def __init__(self, number: int, step: int):
+        super().__init__(128 + number)
+        self.step = step
+
+
+class Trainer:
+    """The parts of a step."""
+
+    def __init__(self, job: Job):
+        self.job, recipe = job, job.recipe
+        self.network = job.network.to(job.device).train()
+        job.network.encoder.checkpointing = recipe.checkpointing  # type: ignore[union-attr]
+        spread = job.world.spread(self.network, job.device)
+        self.forward = torch.compile(spread, dynamic=False) if recipe.compile else spread
+        self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda")
+        self.loader = Loader(self._sources(False), workers=job.workers, rank=job.world.rank, world=job.world.size)
+        self.started = time.monotonic()
+        self.window = torch.zeros(4, device=job.device)
+        self.bad = torch.full((), -1, device=job.device)
+        self.norm = torch.zeros((), device=job.device)
+
+    def _sources(self, evaluation: bool) -> list[ExampleSource]:
+        """One for each phase."""
+        recipe = self.job.recipe
+        grids = self.job.device.type != "cuda" or recipe.precision == "fp32"
+        base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.causal)
+        return [
+            ExampleSource(
+                self.job.store,
+                replace(base, length=phase.length),
+                seed=recipe.seed + 1000 * index + (500 if evaluation else 0),
+                tokens=recipe.row_tokens,
+                grids=grids,
+                held_out=recipe.held_out,
+                evaluation=evaluation,
+            )
+            for index, phase in enumerate(recipe.phases)
+        ]
+
+    def resume(self) -> State:
+        """The state of the last whole checkpoint, with weights and optimiser as they were; or the beginning."""
+        found = read_checkpoint(self.job.run)
+        if found is None:
+            return State()
+        self.network.load_state_dict(found.weights)
+        self.optimizers.restore(found.optimizer)
+        self.window = torch.tensor(found.state.window, device=self.job.device)
+        self.started = time.monotonic() - found.state.elapsed
+        return found.state
+
+    def progress(self, state: State) -> float:
+        """How far the run has come, 0 to 1: in time where there is a budget, else in steps."""
+        recipe = self.job.recipe
+        if recipe.budget:
+            return min(1.0, state.elapsed / recipe.budget)
+        return (state.step + 0.5) / recipe.steps
+
+    def finished(self, state: State) -> bool:
+        recipe = self.job.recipe
+        over = bool(recipe.budget) and state.elapsed >= recipe.budget
+        return state.step >= recipe.steps or self.job.world.agree(over, self.job.device)
+
+    def step(self, state: State) -> None:
+        """One step: gradients of all rows of the batch, as if they were one, and an update."""
+        progress = self.progress(state)
+        phase = self.job.recipe.phase_at(progress)
+        if phase != state.phase:
+            state.phase, state.cursor = phase, 0
+        step = self.loader.step(phase, self._rows(progress), state.cursor)
+        counts = self._counts(step)
+        sums = self._gradients(step, counts, state.step)
+        self.norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.job.recipe.optimizer.clip)
+        self.optimizers.step(rate_factor(self.job.recipe.schedule, progress))
+        self.window += sums
+        self.bad = torch.where((self.bad < 0) & ~sums.isfinite().all(), state.step, self.bad)
+        state.counts = [a + b for a, b in zip(state.counts, counts.tolist(), strict=True)]
+        state.step, state.cursor, state.tokens = state.step + 1, step.cursor, state.tokens + int(counts[2])
+        state.elapsed = time.monotonic() - self.started
+
+    def _rows(self, progress: float) -> int:
+        """Rows of a step over all ranks; with a ramp, an eighth at first."""
+        recipe, size = self.job.recipe, self.job.world.size
+        rows = recipe.batch_tokens // recipe.row_tokens
+        if progress < recipe.ramp:
+            rows = round(rows * (0.125 + 0.875 * progress / recipe.ramp))
+        return max(1, round(rows / size)) * size
+
+    def _counts(self, step: Step) -> Tensor:
+        """Over all ranks: hidden pieces, pairs, tokens. Losses are means over these, however the batch is cut up."""
+        counts = torch.tensor([[row.hidden, row.pairs, row.tokens] for row in step.rows], dtype=torch.float64).sum(0)
+        if self.job.world.size == 1:
+            return counts
+        return self.job.world.sum(counts.to(self.job.device)).cpu()
+
+    def _gradients(self, step: Step, counts: Tensor, number: int) -> Tensor:
+        hidden, pairs = max(1.0, float(counts[0])), max(1.0, float(counts[1]))
+        sums = torch.zeros(4, device=self.job.device)
+        for index, row in enumerate(step.rows):
+            seed = draw(self.job.recipe.seed, 7, number, index, self.job.world.rank)[0]
+            torch.manual_seed(int(seed >> np.uint64(1)))
+            last = index == len(step.rows) - 1
+            with self._synced(last):
+                part = self._forward(row)
+                loss = part[0] / hidden + part[1] / pairs
+                (loss * self.job.world.size).backward()
+            sums += part.detach()
+        return self.job.world.sum(sums)
+
+    def _forward(self, row: PretrainingBatch) -> Tensor:
+        device = self.job.device
+        row = row.pin_memory() if device.type == "cuda" else row
+        row = row.to(device, non_blocking=True)
+        dtype = PRECISIONS[self.job.recipe.precision]
+        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            return self.forward(row)
+
+    @contextmanager
+    def _synced(self, last: bool) -> Iterator[None]:
+        """Ranks exchange gradients once a step, with the last row."""
+        if isinstance(self.forward, nn.parallel.DistributedDataParallel) and not last:
+            with self.forward.no_sync():
+                yield
+        else:
+            yield
+
+    def report(self, state: State, log: Log) -> None:
+        """Writes the means since the last report, and stops the run if a loss is no number any more."""
+        self._check(state)
+        masked, following, masked_right, next_right = self.window.tolist()
+        hidden, pairs, tokens = state.counts
+        factor = rate_factor(self.job.recipe.schedule, self.progress(state))
+        seconds, state.reported = state.elapsed - state.reported, state.elapsed
+        row = {"step": state.step, "phase": state.phase, "masked_loss": masked / max(1, hidden)}
+        row |= {"masked_accuracy": masked_right / max(1, hidden)}
+        if pairs:
+            row |= {"next_loss": following / pairs, "next_accuracy": next_right / pairs}
+        speed = tokens / max(1e-9, seconds)
+        row |= {"lr": self.job.recipe.optimizer.lr * factor, "gradient_norm": float(self.norm), "tokens": state.tokens}
+        row |= {"elapsed": state.elapsed, "tokens_per_second": speed} | self._utilisation(speed, state.phase)
+        log.write(**row)
+        log.show(self._line(state, row))
+        self.window.zero_()
+        state.counts = [0.0, 0.0, 0.0]
+
+    def _line(self, state: State, row: dict) -> str:
+        left = state.elapsed * (1 / max(1e-9, self.progress(state)) - 1)
+        parts = [f"step {state.step:,}/{self.job.recipe.steps:,}", f"loss {row['masked_loss']:.3f}"]
+        if "next_accuracy" in row:
+            parts.append(f"next {row['next_accuracy']:.0%}")
+        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+        if "flop_utilisation" in row:
+            parts.append(f"{row['flop_utilisation']:.0%} of peak")
+        return " · ".join([*parts, f"eta {int(left // 3600)}:{int(left // 60 % 60):02d}:{int(left % 60):02d}"])
+
+    def _utilisation(self, speed: float, phase: int) -> dict[str, float]:
+        peak, recipe = peak_flops(self.job.device), self.job.recipe
+        if peak is None:
+            return {}
+        flops = flops_per_token(recipe.config, recipe.phases[phase].length, recipe.masking.rate)
+        return {"flop_utilisation": speed / self.job.world.size * flops / peak}
+
+    @torch.no_grad()
+    def evaluate(self, state: State, log: Log) -> None:
+        """Losses and accuracies on held-out documents: the same examples every time. The best network is kept."""
+        self._check(state)
+        source, sums, counts = self._sources(True)[state.phase], torch.zeros(4, device=self.job.device), [0, 0]
+        self.network.eval()
+        for examples in source.first(self.job.recipe.evaluate_examples):
+            row = source.batch(examples)
+            sums += self._evaluate_row(row)
+            counts = [counts[0] + row.hidden, counts[1] + row.pairs]
+        self.network.train()
+        values = sums.tolist()
+        loss = values[0] / max(1, counts[0])
+        result = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
+        result |= {"held_out_accuracy": values[2] / max(1, counts[0])}
+        if counts[1]:
+            result |= {"held_out_next_accuracy": values[3] / counts[1]}
+        log.write(step=state.step, phase=state.phase, **result, elapsed=state.elapsed)
+        log.show(f"step {state.step:,} · held out: loss {loss:.3f} · accuracy {result['held_out_accuracy']:.1%}")
+        if loss < state.best:
+            state.best = loss
+            if self.job.world.leads:
+                self.job.export(self.job.run / "best")
+
+    def _evaluate_row(self, row: PretrainingBatch) -> Tensor:
+        dtype = PRECISIONS[self.job.recipe.precision]
+        with torch.autocast(self.job.device.type, dtype, enabled=dtype != torch.float32):
+            return self.network(row.to(self.job.device))
+
+    def checkpoint(self, state: State) -> None:
+        self._check(state)
+        state.window = self.window.tolist()
+        if self.job.world.leads:
+            weights = dict(self.network.state_dict())
+            write_checkpoint(self.job.run, Checkpoint(state, weights, self.optimizers.state()), self.job.recipe.keep)
+        self.job.world.wait()
+
+    def _check(self, state: State) -> None:
+        """Nothing is written once a loss is no number: the last checkpoint stays good."""
+        if (step := int(self.bad)) >= 0:
+            (self.job.run / "nan.json").write_text(json.dumps({"step": step, "seen_at": state.step, "cursor": state.cursor}))
+            raise TrainingError(
+                f"the loss is no number any more since step {step}; the last checkpoint is good. "
+                "Lower optimizer.lr or clip, and run again (nan.json has the record)"
+            )
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Yields a list that SIGTERM and SIGINT enter; the loop looks at it between steps."""
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,56 @@
+"""What a run tells while it runs: metrics.jsonl for machines, one live line for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from bertkit.atomic import new_file
+
+TIMES = ("elapsed", "tokens_per_second", "flop_utilisation")  # fields that differ between two equal runs
+
+
+class Log:
+    """Appends to metrics.jsonl and shows the newest line. Rows after `step`, written before a crash, are dropped."""
+
+    def __init__(self, run: Path, *, total: int, step: int = 0, quiet: bool = False):
+        self.file, self.total, self.quiet = run / "metrics.jsonl", total, quiet
+        kept = [row for row in read_metrics(run) if row["step"] <= step]
+        with new_file(self.file) as aside:
+            aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        self.stream = open(self.file, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
+        self.began = time.monotonic()
+
+    def write(self, **row: Any) -> None:
+        self.stream.write(json.dumps(row) + "\n")
+        self.stream.flush()
+
+    def show(self, text: str) -> None:
+        """Replaces the live line on a terminal; elsewhere prints it."""
+        if not self.quiet:
+            end = "\r" if sys.stderr.isatty() else "\n"
+            print(f"{text}\x1b[K" if end == "\r" else text, end=end, file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stream.close()
+        if not self.quiet and sys.stderr.isatty():
+            print(file=sys.stderr)
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl; a last one that a crash cut off does not count."""
+    file = run / "metrics.jsonl"
+    rows = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows

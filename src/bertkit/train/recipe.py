@@ -1,0 +1,189 @@
+"""All that decides a training run. The resolved recipe is saved with the run, and a run goes on only with the same one."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+from bertkit.data.masking import Masking
+from bertkit.errors import InputError, did_you_mean
+from bertkit.model.config import Config
+
+SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
+OPTIMIZERS = ("adamw", "muon")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """AdamW, or Muon for the matrices of the blocks with AdamW for all else."""
+
+    kind: str = "adamw"
+    lr: float = 1e-4
+    muon_lr: float = 2e-3  # scaled so that an update is as large as AdamW's
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-6
+    weight_decay: float = 0.01  # none on biases and norms
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _one_of("optimizer.kind", self.kind, OPTIMIZERS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How the learning rate rises and falls over the run, which is measured in steps, or in time if there is a budget."""
+
+    kind: str = "linear"
+    warmup: float = 0.01  # share of the run
+    cooldown: float = 0.2  # share of the run over which a trapezoid falls
+
+    def __post_init__(self) -> None:
+        _one_of("schedule.kind", self.kind, SCHEDULES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """A part of the run with one length of examples."""
+
+    length: int = 128
+    share: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """The paper's BERT-base, unless told otherwise (appendix A.2)."""
+
+    name: str = "bert-base"
+    config: Config = field(default_factory=Config)
+    pairs: str = "next"
+    short: float = 0.1
+    masking: Masking = field(default_factory=Masking)
+    causal: bool = False
+    phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    steps: int = 1_000_000
+    budget: float = 0.0  # seconds; 0 for none
+    batch_tokens: int = 131_072  # of a step
+    row_tokens: int = 16_384  # computed at once; the rest of a step is accumulated
+    ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
+    precision: str = "bf16"
+    compile: bool = True
+    checkpointing: bool = False
+    held_out: float = 0.005  # share of documents kept for evaluation
+    evaluate_every: int = 5000
+    evaluate_examples: int = 2048  # at most
+    checkpoint_every: int = 5000
+    keep: int = 2
+    log_every: int = 50
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens % self.row_tokens:
+            raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
+        if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
+            raise InputError(f"the phases' shares add up to {sum(phase.share for phase in self.phases)}; expected 1")
+        if longest := next((p.length for p in self.phases if p.length > self.config.positions), None):
+            raise InputError(f"a phase has length {longest}; the model has {self.config.positions} positions")
+        if min(self.steps, self.row_tokens, self.keep, self.log_every) < 1:
+            raise InputError("steps, row_tokens, keep and log_every must be at least 1")
+
+    def phase_at(self, progress: float) -> int:
+        """The phase of a run that has come this far, 0 to 1."""
+        passed = 0.0
+        for index, phase in enumerate(self.phases):
+            passed += phase.share
+            if progress < passed - 1e-9:
+                return index
+        return len(self.phases) - 1
+
+
+def rate_factor(schedule: Schedule, progress: float) -> float:
+    """The learning rate's share of its peak, at a progress of 0 to 1."""
+    if progress < schedule.warmup:
+        return progress / schedule.warmup
+    after = (progress - schedule.warmup) / max(1e-9, 1 - schedule.warmup)
+    if schedule.kind == "linear":
+        return max(0.0, 1 - after)
+    if schedule.kind == "cosine":
+        import math
+
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, after)))
+    if schedule.kind == "trapezoid":
+        return min(1.0, max(0.0, 1 - progress) / schedule.cooldown)
+    return 1.0
+
+
+def change(recipe: Recipe, settings: list[str]) -> Recipe:
+    """A recipe with settings such as "steps=300" or "optimizer.lr=1e-3"; a bare name works when it is unique."""
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set takes name=value, found {setting!r}")
+        recipe = _change(recipe, _path(recipe, path.strip()), text.strip())
+    return recipe
+
+
+def to_dict(recipe: Recipe) -> dict[str, Any]:
+    return asdict(recipe)
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """The dotted names of settings that differ."""
+    found = []
+    for name in sorted({*old, *new}):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            found.append(f"{prefix}{name}: {a} → {b}")
+    return found
+
+
+def _path(recipe: Recipe, name: str) -> list[str]:
+    """The full path of a dotted or bare name."""
+    paths = _paths(recipe)
+    fitting = [path for path in paths if path == name] or [path for path in paths if path.rpartition(".")[2] == name]
+    if len(fitting) == 1:
+        return fitting[0].split(".")
+    if fitting:
+        raise InputError(f"{name} could be {' or '.join(fitting)}; write it in full")
+    raise InputError(f"no setting {name!r}{did_you_mean(name, [*paths, *(p.rpartition('.')[2] for p in paths)])}")
+
+
+def _paths(part: Any, prefix: str = "") -> list[str]:
+    paths = []
+    for f in fields(part):
+        value = getattr(part, f.name)
+        paths += _paths(value, f"{prefix}{f.name}.") if is_dataclass(value) else [f"{prefix}{f.name}"]
+    return paths
+
+
+def _change(part: Any, path: list[str], text: str) -> Any:
+    if len(path) > 1:
+        return replace(part, **{path[0]: _change(getattr(part, path[0]), path[1:], text)})
+    return replace(part, **{path[0]: _parse(text, typing.get_type_hints(type(part))[path[0]], path[0])})
+
+
+def _parse(text: str, kind: Any, name: str) -> Any:
+    """A value of the field's type."""
+    if kind is bool and text.lower() in ("true", "false", "1", "0", "yes", "no"):
+        return text.lower() in ("true", "1", "yes")
+    if name == "phases":
+        pairs = (part.partition(":") for part in text.split(","))
+        return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b, float, "a share")) for a, _, b in pairs)
+    try:
+        if kind in (int, float, str):
+            return kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
+    except ValueError:
+        pass
+    wanted = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.UnionType) else kind
+    raise InputError(f"{name} is {text!r}; expected {wanted}")
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")

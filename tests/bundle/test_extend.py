@@ -1,0 +1,29 @@
+import torch
+
+import bertkit
+from bertkit.bundle.extend import extend_vocabulary
+from bertkit.tasks.pretraining import Pretraining
+
+
+def test_new_pieces_begin_as_the_mean_of_their_old_ones(model, tokenizer):
+    words = [piece for piece in tokenizer.vocabulary if piece != "bakery"]
+    grown = bertkit.Tokenizer.from_vocabulary([*words, "xyz", "##xyz"], cased=False)
+    network = Pretraining(model.config.with_(vocabulary=len(grown)))
+    extend_vocabulary(network, grown, model.bundle)
+    old, new = (n.encoder.embeddings.pieces.weight for n in (model.network, network))
+    ids = {piece: index for index, piece in enumerate(tokenizer.vocabulary)}
+    for index, piece in enumerate(words):
+        assert torch.equal(new[index], old[ids[piece]])
+    mean = old[[ids["x"], ids["##y"], ids["##z"]]].mean(0)
+    torch.testing.assert_close(new[-1], mean)
+    torch.testing.assert_close(new[-2], mean)
+    assert torch.equal(network.encoder.blocks[0].attention.qkv.weight, model.network.encoder.blocks[0].attention.qkv.weight)
+
+
+def test_heads_that_are_missing_stay_new(model, tokenizer):
+    model.network.masked = None
+    network = Pretraining(model.config)
+    before = network.masked.dense.weight.clone()
+    extend_vocabulary(network, tokenizer, model.bundle)
+    assert torch.equal(network.masked.dense.weight, before)
+    assert torch.equal(network.next.output.weight, model.network.next.output.weight)

@@ -1,0 +1,43 @@
+import pytest
+import torch
+from support.stores import made_up_store
+
+from bertkit.data.examples import ExampleSettings, ExampleSource
+from bertkit.data.loader import Loader
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    store = made_up_store(tmp_path_factory.mktemp("store") / "s", 200)
+    return [ExampleSource(store, ExampleSettings(length=length), seed=0, tokens=512) for length in (32, 64)]
+
+
+def ids(steps):
+    return [[row.batch.ids.tolist() for row in step.rows] for step in steps]
+
+
+def take(loader, asked):
+    """The steps for a list of (phase, rows), each from where the one before ended."""
+    steps, cursor, last = [], 0, 0
+    for phase, rows in asked:
+        cursor, last = (0, phase) if phase != last else (cursor, last)
+        steps.append(loader.step(phase, rows, cursor))
+        cursor = steps[-1].cursor
+    return steps
+
+
+ASKED = [(0, 2), (0, 2), (0, 4), (0, 4), (1, 4), (1, 1)]
+
+
+def test_looking_ahead_changes_nothing(sources):
+    with Loader(sources) as plain, Loader(sources, workers=2) as ahead:
+        assert ids(take(plain, ASKED)) == ids(take(ahead, ASKED))
+
+
+def test_ranks_share_the_rows_of_one_order(sources):
+    with Loader(sources) as alone, Loader(sources, rank=0, world=2) as first, Loader(sources, rank=1, world=2) as second:
+        for whole, a, b in zip(take(alone, ASKED[:4]), take(first, ASKED[:4]), take(second, ASKED[:4]), strict=True):
+            assert whole.cursor == a.cursor == b.cursor
+            expected = [row.batch.ids for row in whole.rows]
+            assert all(torch.equal(x.batch.ids, y) for x, y in zip(a.rows, expected[0::2], strict=True))
+            assert all(torch.equal(x.batch.ids, y) for x, y in zip(b.rows, expected[1::2], strict=True))

@@ -1,0 +1,81 @@
+"""One rank or two, one row or several: the same examples, the same gradient, the same losses."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.runs import SMALL_RUN, metrics, without_dropout
+from support.stores import made_up_tokenizer
+
+import bertkit
+from bertkit.data.store import Piece, write_manifest, write_shard
+from bertkit.train.recipe import Phase
+
+# Examples of exactly 32 tokens fill rows of any multiple of it, so that a step's examples do not depend on the rows' size.
+EXACT = replace(without_dropout(SMALL_RUN), pairs="none", short=0.0, phases=(Phase(length=32),), steps=20, log_every=1)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "tokenizer").mkdir()
+    made_up_tokenizer().write_files(folder / "tokenizer")
+    ids = (5 + np.minimum(np.random.default_rng(0).zipf(1.3, 60_000), 1995) - 1).astype(np.uint16)
+    shard = write_shard(folder, 0, [Piece(ids, np.full(4000, 15), np.full(400, 10))])
+    write_manifest(folder, [shard], np.dtype(np.uint16), {"settings": {}, "dropped": {}})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one_row(tmp_path_factory, store):
+    """One rank, a step's examples in one row."""
+    run = tmp_path_factory.mktemp("runs") / "one"
+    bertkit.pretrain(store, run, recipe=replace(EXACT, row_tokens=1024), device="cpu", quiet=True)
+    return run
+
+
+def assert_same_losses(a, b):
+    for ours, theirs in zip(metrics(a), metrics(b), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5, rel=1e-5)
+
+
+def test_accumulation_is_one_big_batch(store, one_row, tmp_path):
+    bertkit.pretrain(store, tmp_path / "r", recipe=replace(EXACT, row_tokens=256), device="cpu", quiet=True)
+    assert_same_losses(tmp_path / "r", one_row)
+
+
+CODE = """
+import sys
+from dataclasses import replace
+import bertkit, torch
+from train.test_distributed import EXACT
+torch.set_num_threads(1)
+bertkit.pretrain(sys.argv[1], sys.argv[2], recipe=replace(EXACT, row_tokens=256), device="cpu", quiet=True)
+"""
+
+
+def test_two_ranks_are_one(store, one_row, tmp_path):
+    (tmp_path / "main.py").write_text(CODE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    path = os.pathsep.join([*sys.path, str(next(p for p in sys.path if p.endswith("tests")))])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [
+            *command,
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "127.0.0.1:0",
+            str(tmp_path / "main.py"),
+            str(store),
+            str(tmp_path / "r"),
+        ],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert_same_losses(tmp_path / "r", one_row)

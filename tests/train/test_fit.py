@@ -1,0 +1,216 @@
+"""A run that was stopped anywhere goes on as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.runs import SMALL_RUN, metrics, without_dropout
+from support.stores import made_up_store
+
+import bertkit
+from bertkit.errors import DataError, TrainingError
+from bertkit.train import fit as fit_module
+from bertkit.train.recipe import Optimizer
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return made_up_store(tmp_path_factory.mktemp("store") / "s", 300).path
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, store):
+    """An uninterrupted run."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    train(store, run)
+    return run
+
+
+def train(store, run, recipe=SMALL_RUN, **options):
+    return bertkit.pretrain(store, run, recipe=recipe, device="cpu", quiet=True, **options)
+
+
+def weights(run):
+    return load_file(run / "model" / "model.safetensors")
+
+
+def assert_equal_runs(a, b):
+    assert metrics(a) == metrics(b)
+    ours, theirs = weights(a), weights(b)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_run_leaves_a_model_metrics_and_its_recipe(whole):
+    rows = metrics(whole)
+    assert [row["step"] for row in rows if "masked_loss" in row] == [2, 4, 6, 8, 10, 12]
+    assert [row["step"] for row in rows if "held_out_loss" in row] == [4, 8, 12]
+    assert [row["phase"] for row in rows if "masked_loss" in row] == [0, 0, 0, 0, 1, 1]
+    assert rows[-2]["masked_loss"] < rows[0]["masked_loss"]
+    assert {path.name for path in (whole / "checkpoints").iterdir()} == {"00000009", "00000012"}
+    assert json.loads((whole / "recipe.json").read_text())["recipe"]["name"] == "small-run"
+    model = bertkit.load(whole / "model")
+    assert model.answers() == ["embed", "features", "fill", "next"]
+
+
+@pytest.mark.parametrize("failing", [1, 5, 10])
+def test_a_run_that_broke_off_ends_the_same(store, whole, tmp_path, monkeypatch, failing):
+    real = fit_module.Trainer.step
+
+    def breaking(trainer, state):
+        if state.step == failing:
+            raise KeyError("broke off")
+        real(trainer, state)
+
+    monkeypatch.setattr(fit_module.Trainer, "step", breaking)
+    with pytest.raises(KeyError):
+        train(store, tmp_path / "r")
+    monkeypatch.setattr(fit_module.Trainer, "step", real)
+    train(store, tmp_path / "r")
+    assert_equal_runs(tmp_path / "r", whole)
+
+
+def test_batches_prepared_in_other_processes_are_the_same(store, whole, tmp_path):
+    train(store, tmp_path / "r", workers=2)
+    assert_equal_runs(tmp_path / "r", whole)
+
+
+def command(store, run, *more):
+    code = "import sys; from support.runs import SMALL_RUN; import bertkit; "
+    code += "bertkit.pretrain(sys.argv[1], sys.argv[2], recipe=SMALL_RUN, device='cpu', quiet=True)"
+    return [sys.executable, "-c", code, str(store), str(run), *more]
+
+
+def environment():
+    return os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+
+
+def test_a_killed_run_ends_the_same(store, whole, tmp_path):
+    """SIGKILL at random moments of training, then once more to the end."""
+    draw = random.Random(0)
+    for _ in range(2):
+        child = subprocess.Popen(command(store, tmp_path / "r"), env=environment())
+        while not (tmp_path / "r" / "metrics.jsonl").exists() and child.poll() is None:
+            time.sleep(0.005)
+        time.sleep(draw.random() * 0.15)
+        child.kill()
+        child.wait()
+    subprocess.run(command(store, tmp_path / "r"), env=environment(), check=True)
+    assert_equal_runs(tmp_path / "r", whole)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_run_with_a_checkpoint(store, whole, tmp_path, monkeypatch, number, code):
+    real = fit_module.Trainer.step
+    monkeypatch.setattr(fit_module.Trainer, "step", lambda t, s: (real(t, s), s.step == 5 and os.kill(os.getpid(), number)))
+    with pytest.raises(SystemExit) as stopped:
+        train(store, tmp_path / "r")
+    assert stopped.value.code == code
+    assert max(path.name for path in (tmp_path / "r" / "checkpoints").iterdir()) == "00000005"
+    assert not (tmp_path / "r" / "model").exists()
+    monkeypatch.setattr(fit_module.Trainer, "step", real)
+    train(store, tmp_path / "r")
+    assert_equal_runs(tmp_path / "r", whole)
+
+
+def test_a_damaged_checkpoint_is_passed_over(store, whole, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(fit_module.Trainer, "finished", lambda t, s: s.step >= 9)
+    train(store, tmp_path / "r")
+    monkeypatch.undo()
+    file = tmp_path / "r" / "checkpoints" / "00000009" / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-50])
+    train(store, tmp_path / "r")
+    assert "damaged" in caplog.text
+    assert_equal_runs(tmp_path / "r", whole)
+
+
+def test_a_changed_recipe_is_refused_unless_forked(store, tmp_path):
+    train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=3))
+    with pytest.raises(TrainingError, match=r"begun otherwise: recipe\.steps: 3 → 6"):
+        train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=6))
+    train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=6), fork=True)
+    assert metrics(tmp_path / "r")[-1]["step"] == 6
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis").touch()
+    with pytest.raises(TrainingError, match="holds no run"):
+        train(store, tmp_path / "mine")
+
+
+def test_a_loss_that_is_no_number_ends_the_run(store, tmp_path, monkeypatch):
+    real = fit_module.Trainer._gradients
+
+    def spoiled(trainer, step, counts, number):
+        return real(trainer, step, counts, number) * (float("nan") if number == 4 else 1)
+
+    monkeypatch.setattr(fit_module.Trainer, "_gradients", spoiled)
+    with pytest.raises(TrainingError, match="no number any more since step 4"):
+        train(store, tmp_path / "r")
+    assert json.loads((tmp_path / "r" / "nan.json").read_text())["step"] == 4
+    assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["00000003"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(store, whole, tmp_path, monkeypatch):
+    real, calls = fit_module.write_checkpoint, []
+
+    def full(run, checkpoint, keep):
+        calls.append(checkpoint.state.step)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        real(run, checkpoint, keep)
+
+    monkeypatch.setattr(fit_module, "write_checkpoint", full)
+    with pytest.raises(OSError, match="No space left"):
+        train(store, tmp_path / "r")
+    assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["00000003"]
+    monkeypatch.undo()
+    train(store, tmp_path / "r")
+    assert_equal_runs(tmp_path / "r", whole)
+
+
+def test_a_missing_store_is_named(tmp_path):
+    with pytest.raises(DataError, match="no finished store here"):
+        train(tmp_path / "nowhere", tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_budget_ends_a_run(store, tmp_path):
+    train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=100_000, checkpoint_every=1000), budget="1s")
+    assert 3 < metrics(tmp_path / "r")[-1]["step"] < 5000
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_each_optimiser_learns_and_resumes(store, tmp_path, monkeypatch, kind):
+    recipe = replace(without_dropout(SMALL_RUN), optimizer=Optimizer(kind=kind, lr=3e-3), pairs="none", short=0.0, steps=30)
+    train(store, tmp_path / "a", recipe=recipe)
+    rows = [row for row in metrics(tmp_path / "a") if "masked_loss" in row]
+    assert rows[-1]["masked_loss"] < rows[0]["masked_loss"] - 0.05
+    assert "next_loss" not in rows[0]
+    monkeypatch.setattr(fit_module.Trainer, "finished", lambda t, s: s.step >= 8)
+    train(store, tmp_path / "b", recipe=recipe)
+    monkeypatch.undo()
+    train(store, tmp_path / "b", recipe=recipe)
+    assert_equal_runs(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_ramp_grows_the_batch(store, tmp_path):
+    recipe = replace(SMALL_RUN, batch_tokens=4096, ramp=0.5, log_every=1)
+    train(store, tmp_path / "r", recipe=recipe)
+    tokens = [row["tokens"] for row in metrics(tmp_path / "r") if "masked_loss" in row]
+    first, last = tokens[0], tokens[-1] - tokens[-2]
+    assert last > 3 * first
+
+
+def test_checkpointing_and_accumulation_change_nothing(store, tmp_path):
+    recipe = without_dropout(SMALL_RUN)
+    train(store, tmp_path / "a", recipe=recipe)
+    train(store, tmp_path / "b", recipe=replace(recipe, checkpointing=True))
+    for a, b in zip(metrics(tmp_path / "a"), metrics(tmp_path / "b"), strict=True):
+        assert a == pytest.approx(b, abs=1e-5)

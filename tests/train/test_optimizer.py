@@ -1,0 +1,53 @@
+import pytest
+import torch
+
+from bertkit.model.config import sized
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.train.optimizer import Optimizers
+from bertkit.train.recipe import Optimizer
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return Pretraining(sized("tiny", vocabulary=50))
+
+
+def test_biases_and_norms_do_not_decay(network):
+    groups = Optimizers(network, Optimizer(), fused=False).parts[0][0].param_groups
+    assert groups[0]["weight_decay"] == 0.01
+    assert groups[1]["weight_decay"] == 0
+    assert all(parameter.ndim == 2 for parameter in groups[0]["params"])
+    assert all(parameter.ndim == 1 for parameter in groups[1]["params"])
+
+
+def test_muon_takes_the_matrices_of_the_blocks(network):
+    (adam, _), (muon, _) = Optimizers(network, Optimizer(kind="muon"), fused=False).parts
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    by_muon = {names[p] for group in muon.param_groups for p in group["params"]}
+    by_adam = {names[p] for group in adam.param_groups for p in group["params"]}
+    assert by_muon == {name for name, p in network.named_parameters() if "blocks" in name and p.ndim == 2}
+    assert by_muon | by_adam == set(names.values())
+    assert not by_muon & by_adam
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_state_goes_out_and_in(network, kind):
+    def run(optimizers, steps):
+        for step in range(steps):
+            torch.manual_seed(step)
+            for parameter in network.parameters():
+                parameter.grad = torch.randn_like(parameter)
+            optimizers.step(0.5)
+
+    first = Optimizers(network, Optimizer(kind=kind), fused=False)
+    run(first, 2)
+    weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    state = {name: tensor.clone() for name, tensor in first.state().items()}
+    run(first, 2)
+    expected = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    network.load_state_dict(weights)
+    second = Optimizers(network, Optimizer(kind=kind), fused=False)
+    second.restore(state)
+    run(second, 2)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())

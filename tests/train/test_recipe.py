@@ -1,0 +1,78 @@
+import json
+
+import pytest
+
+from bertkit.errors import InputError
+from bertkit.recipes import RECIPES, find_recipe
+from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, change, differences, rate_factor, to_dict
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_is_sound_and_named(name):
+    recipe = find_recipe(name)
+    assert recipe.name == name
+    assert json.loads(json.dumps(to_dict(recipe)))["name"] == name
+
+
+def test_the_paper_s_recipe():
+    recipe = find_recipe("bert-base")
+    assert recipe.batch_tokens == 256 * 512
+    assert (recipe.steps, recipe.optimizer.lr, recipe.optimizer.weight_decay) == (1_000_000, 1e-4, 0.01)
+    assert recipe.schedule.warmup * recipe.steps == 10_000
+    assert [(phase.length, phase.share) for phase in recipe.phases] == [(128, 0.9), (512, 0.1)]
+
+
+def test_unknown_recipes_are_refused():
+    with pytest.raises(InputError, match='did you mean "bert-base"'):
+        find_recipe("bert-bas")
+
+
+def test_settings_reach_every_field():
+    recipe = change(
+        Recipe(), ["steps=1e3", "optimizer.lr=3e-4", "rate=0.3", "compile=no", "phases=128:0.5,256:0.5", "kind=muon"][:5]
+    )
+    assert (recipe.steps, recipe.optimizer.lr, recipe.masking.rate, recipe.compile) == (1000, 3e-4, 0.3, False)
+    assert recipe.phases == (Phase(length=128, share=0.5), Phase(length=256, share=0.5))
+
+
+BAD = {
+    "stepz=3": "no setting 'stepz' \\(did you mean \"steps\"",
+    "steps": "--set takes name=value",
+    "steps=many": "steps is 'many'; expected int",
+    "kind=adam": "could be optimizer.kind or schedule.kind",
+    "optimizer.kind=adam": "expected one of adamw, muon",
+    "schedule.kind=step": "expected one of linear",
+    "rate=2": "no shares of a whole",
+    "layers=0": "layers is 0",
+    "phases=1024:1": "a phase has length 1024; the model has 512 positions",
+    "phases=128:0.5": "shares add up to 0.5",
+    "row_tokens=1000": "no multiple of row_tokens",
+    "compile=maybe": "compile is 'maybe'; expected bool",
+    "keep=0": "at least 1",
+}
+
+
+@pytest.mark.parametrize("setting", BAD)
+def test_bad_settings_are_refused(setting):
+    with pytest.raises(Exception, match=BAD[setting]):
+        change(Recipe(), [setting])
+
+
+def test_differences_are_named():
+    a, b = to_dict(Recipe()), to_dict(change(Recipe(), ["optimizer.lr=1", "steps=2"]))
+    assert differences(a, b) == ["optimizer.lr: 0.0001 → 1.0", "steps: 1000000 → 2"]
+
+
+@pytest.mark.parametrize("kind", SCHEDULES)
+def test_schedules_rise_then_fall(kind):
+    schedule = Schedule(kind=kind, warmup=0.1)
+    assert rate_factor(schedule, 0.0) == 0
+    assert rate_factor(schedule, 0.05) == pytest.approx(0.5)
+    assert rate_factor(schedule, 0.1) == pytest.approx(1)
+    assert rate_factor(schedule, 1.0) == pytest.approx(1 if kind == "constant" else 0)
+    assert rate_factor(schedule, 0.55) == pytest.approx(1 if kind in ("constant", "trapezoid") else 0.5)
+
+
+def test_phases_follow_each_other():
+    recipe = Recipe()
+    assert [recipe.phase_at(progress) for progress in (0, 0.5, 0.899, 0.9, 0.95, 1.0)] == [0, 0, 0, 1, 1, 1]
