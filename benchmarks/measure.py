@@ -54,7 +54,7 @@ def report(title: str, rows: list[dict]) -> None:
     print("\n" + json.dumps({"title": title, "rows": rows}))
 
 
-def arguments(description: str, **defaults: float) -> argparse.Namespace:
+def arguments(description: str, **defaults: float | str) -> argparse.Namespace:
     """Numbers that may be changed on the command line."""
     parser = argparse.ArgumentParser(description=description)
     for name, value in defaults.items():

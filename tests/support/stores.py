@@ -15,16 +15,18 @@ def made_up_tokenizer(pieces: int = 2000) -> Tokenizer:
     )
 
 
-def made_up_store(folder: Path, documents: int, *, shards: int = 2, seed: int = 0) -> Store:
-    """Sentences of 3 to 60 tokens, mostly short; documents of 1 to 60 sentences."""
+def made_up_store(
+    folder: Path, documents: int, *, shards: int = 2, seed: int = 0, pieces: int = 2000, longest: int = 60
+) -> Store:
+    """Sentences of 3 to 60 tokens, mostly short; documents of 1 to `longest` sentences."""
     draw = np.random.default_rng(seed)
-    tokenizer = made_up_tokenizer()
+    tokenizer = made_up_tokenizer(pieces)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer").mkdir()
     tokenizer.write_files(folder / "tokenizer")
     written = []
     for index in range(shards):
-        counts = np.minimum(1 + draw.geometric(0.06, documents // shards), 60)
+        counts = np.minimum(1 + draw.geometric(3.6 / longest, documents // shards), longest)
         sizes = np.minimum(2 + draw.geometric(0.06, counts.sum()), 60)
         ids = (5 + np.minimum(draw.zipf(1.3, sizes.sum()), len(tokenizer) - 5) - 1).astype(np.uint16)
         written.append(write_shard(folder, index, [Piece(ids, sizes, counts)]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -85,16 +84,25 @@ class ExampleSource:
     ):
         self.held_out, self.evaluation = held_out, evaluation
         self.store, self.settings, self.seed, self.grids = store, settings, seed, grids
-        self.shapes = Shapes(tokens, (settings.length,))
         self.tokenizer = store.tokenizer
         self._begins_word = np.array([not piece.startswith("##") for piece in self.tokenizer.vocabulary])
         special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
         self._ordinary = np.setdiff1d(np.arange(len(self.tokenizer)), special)
         if tokens < settings.length:
             raise DataError(f"a row of {tokens} tokens is shorter than an example of {settings.length}", store.path)
+        self._plans = dict[int, Spans]()
+        usual = float(self.plan(0).sizes.mean())
+        self.shapes = Shapes(tokens, (settings.length,), crowding=1.2 * settings.length / usual)
 
-    @lru_cache(maxsize=2)  # noqa: B019 (a source lives as long as its run)
     def plan(self, epoch: int) -> Spans:
+        """An epoch's examples in the order of the store; the last two plans are kept."""
+        if epoch not in self._plans:
+            kept = max(self._plans, default=epoch)
+            self._plans = {number: plan for number, plan in self._plans.items() if number == kept}
+            self._plans[epoch] = self._make_plan(epoch)
+        return self._plans[epoch]
+
+    def _make_plan(self, epoch: int) -> Spans:
         s = self.settings
         plan = plan_spans(self.store, kind=s.pairs, length=s.length, short=s.short, seed=self.seed, epoch=epoch)
         plan = plan[self._belongs(plan)]

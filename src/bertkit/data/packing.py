@@ -24,6 +24,7 @@ class Shapes:
 
     budget: int = BUDGET
     lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
+    crowding: float = 2.0  # sequences a row takes, over those of full length that would fill it
 
     def length_for(self, longest: int) -> int:
         """The shortest of the lengths that holds `longest`."""
@@ -33,8 +34,8 @@ class Shapes:
         return min(fitting)
 
     def sequences(self, length: int) -> int:
-        """How many sequences a row takes: enough to fill it with sequences of half the length."""
-        return 2 * self.budget // length
+        """How many sequences a row takes: by default, enough to fill it with sequences of half the length."""
+        return int(self.crowding * self.budget) // length
 
     def boundaries(self, length: int) -> int:
         """Room for the boundaries of the sequences and of the filler."""

@@ -1,8 +1,11 @@
-"""What the accelerator can do, and what a model asks of it."""
+"""Devices: which there are, what they can do, what a model asks of them, and compilation."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import nn
 
 from bertkit.errors import InputError
 from bertkit.model.config import Config
@@ -21,6 +24,15 @@ def find_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"device {name!r} is not here; {torch.cuda.device_count()} CUDA devices were found")
     return device
+
+
+def compiled(module: nn.Module) -> Any:
+    """The module as one graph for each of a few fixed shapes.
+
+    Inductor's mixed-order reductions fuse the column sums of a layer norm's gradient with its rows; with dropout beside it,
+    such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off.
+    """
+    return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
 
 
 def flops_per_token(config: Config, length: int, masked: float) -> float:

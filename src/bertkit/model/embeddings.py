@@ -6,6 +6,8 @@ from torch import Tensor, nn
 
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
+from bertkit.model.dropout import Dropout
+from bertkit.model.norm import Norm, narrow
 
 
 class Embeddings(nn.Module):
@@ -16,9 +18,9 @@ class Embeddings(nn.Module):
         self.pieces = nn.Embedding(config.vocabulary, config.width)
         self.segments = nn.Embedding(config.segments, config.width)
         self.positions = nn.Embedding(config.positions, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
-        self.dropout = nn.Dropout(config.dropout)
+        self.norm = Norm(config.width, eps=config.norm_epsilon)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         x = self.pieces(batch.ids) + self.segments(batch.segments) + self.positions(batch.positions)  # [T, D]
-        return self.dropout(self.norm(x))
+        return self.dropout(narrow(self.norm(x)))

@@ -20,7 +20,7 @@ from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.data.packing import BUDGET, Shapes, batches
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import find_device
+from bertkit.model.device import compiled, find_device
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.text.tokenizer import Encoding
 
@@ -73,7 +73,7 @@ class Model:
         self.shapes = _shapes(self.budget, self.config.positions) if compile else None
         self._encoder: Callable[[Batch], Tensor] = self.network.encoder
         if compile:
-            self._encoder = torch.compile(self.network.encoder, fullgraph=True, dynamic=False)
+            self._encoder = compiled(self.network.encoder)
 
     @overload
     def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...  # type: ignore[overload-overlap]

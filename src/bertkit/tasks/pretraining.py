@@ -15,6 +15,7 @@ from bertkit.model.config import Config
 from bertkit.model.encoder import Encoder
 from bertkit.model.feedforward import ACTIVATION
 from bertkit.model.init import initialize
+from bertkit.model.norm import Norm
 
 
 class MaskedHead(nn.Module):
@@ -24,7 +25,7 @@ class MaskedHead(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
         self.activation = ACTIVATION[config.activation]
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_epsilon)
+        self.norm = Norm(config.width, eps=config.norm_epsilon)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocabulary))
         initialize(self, config.init_std)
 

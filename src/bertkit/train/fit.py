@@ -20,7 +20,7 @@ from bertkit.data.examples import ExampleSettings, ExampleSource, PretrainingBat
 from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
 from bertkit.errors import TrainingError
-from bertkit.model.device import flops_per_token, peak_flops
+from bertkit.model.device import compiled, flops_per_token, peak_flops
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World
 from bertkit.train.log import Log
@@ -88,10 +88,10 @@ class Trainer:
         self.job, recipe = job, job.recipe
         self.network = job.network.to(job.device).train()
         job.network.encoder.checkpointing = recipe.checkpointing  # type: ignore[union-attr]
-        spread = job.world.spread(self.network, job.device)
-        self.forward = torch.compile(spread, dynamic=False) if recipe.compile else spread
+        self.forward = job.world.spread(compiled(self.network) if recipe.compile else self.network, job.device)
         self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda")
         self.loader = Loader(self._sources(False), workers=job.workers, rank=job.world.rank, world=job.world.size)
+        self.held_out = self._sources(True)
         self.started = time.monotonic()
         self.window = torch.zeros(4, device=job.device)
         self.bad = torch.full((), -1, device=job.device)
@@ -241,7 +241,7 @@ class Trainer:
     def evaluate(self, state: State, log: Log) -> None:
         """Losses and accuracies on held-out documents: the same examples every time. The best network is kept."""
         self._check(state)
-        source, sums, counts = self._sources(True)[state.phase], torch.zeros(4, device=self.job.device), [0, 0]
+        source, sums, counts = self.held_out[state.phase], torch.zeros(4, device=self.job.device), [0, 0]
         self.network.eval()
         for examples in source.first(self.job.recipe.evaluate_examples):
             row = source.batch(examples)

@@ -1,0 +1,160 @@
+"""How fast is a pre-training step of BERT? bertkit beside transformers' BertForPreTraining, on one GPU, in one process.
+
+Both get the same examples (next-sentence pairs, 15% masked), bf16 autocast, torch.compile, fused AdamW and clipping.
+transformers pads each example to the length and tries the batch sizes of --peer_tokens; its best one counts. Tokens are
+those of the examples; padding and filler count for neither.
+"""
+
+import gc
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from measure import arguments, report
+from support.stores import made_up_store
+
+from bertkit.data.examples import NOTHING, ExampleSettings, ExampleSource, PretrainingBatch
+from bertkit.model.config import Config, sized
+from bertkit.model.device import compiled, flops_per_token, peak_flops
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.train.optimizer import Optimizers
+from bertkit.train.recipe import Optimizer
+
+DEVICE = torch.device("cuda")
+
+
+def main() -> None:
+    options = arguments(__doc__, size="base", steps=20, row_tokens=131_072, peer_tokens="32768,65536", lengths="128,512")
+    rows = []
+    with tempfile.TemporaryDirectory() as scratch:
+        store = made_up_store(Path(scratch) / "s", 4000, pieces=30_522, longest=400)
+        for length in map(int, options.lengths.split(",")):
+            source = ExampleSource(store, ExampleSettings(length=length), seed=0, tokens=options.row_tokens, grids=False)
+            data = draw(source, 4)
+            for dropout in (0.0, 0.1):
+                config = sized(options.size, dropout=dropout, attention_dropout=dropout)
+                ours = measure_ours(config, data, options.steps)
+                theirs = max(
+                    (
+                        measure_theirs(config, data, length, sequences, options.steps)
+                        for sequences in [int(n) // length for n in options.peer_tokens.split(",")]
+                    ),
+                    key=lambda found: found[0],
+                )
+                for name, (speed, memory) in (("bertkit", ours), ("transformers, compiled", theirs)):
+                    flops = flops_per_token(config, length, 0.15) * speed / (peak_flops(DEVICE) or 1)
+                    row = {"length": length, "dropout": dropout, "model": name, "M tokens/s": speed / 1e6}
+                    rows.append(row | {"of peak": f"{flops:.0%}", "GiB": memory, "×": speed / theirs[0]})
+                    print(rows[-1], flush=True)
+    report(f"Pre-training BERT-{options.size} on {torch.cuda.get_device_name()}, bf16, one step", rows)
+
+
+def draw(source: ExampleSource, count: int) -> list[PretrainingBatch]:
+    rows, cursor = [], 0
+    for _ in range(count):
+        examples, cursor = source.next_row(cursor)
+        rows.append(source.batch(examples))
+    return rows
+
+
+def timed(step, steps: int, tokens: float) -> tuple[float, float]:
+    """Tokens a second by CUDA events after warm-up, and the peak of memory."""
+    for index in range(6):
+        step(index)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for index in range(steps):
+        step(index)
+    end.record()
+    torch.cuda.synchronize()
+    return tokens * steps / (begin.elapsed_time(end) / 1000), torch.cuda.max_memory_allocated() / 2**30
+
+
+def measure_ours(config: Config, data: list[PretrainingBatch], steps: int) -> tuple[float, float]:
+    free()
+    torch.manual_seed(0)
+    network = Pretraining(replace(config, vocabulary=30_522)).to(DEVICE).train()
+    optimizers = Optimizers(network, Optimizer(), fused=True)
+    forward = compiled(network)
+    rows = [row.to(DEVICE) for row in data]
+
+    def step(index: int) -> None:
+        row = rows[index % len(rows)]
+        with torch.autocast("cuda", torch.bfloat16):
+            sums = forward(row)
+        (sums[0] / row.hidden + sums[1] / row.pairs).backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizers.step(1.0)
+
+    started = time.perf_counter()
+    result = timed(step, steps, float(np.mean([row.tokens for row in data])))
+    print(f"bertkit {result[0]:,.0f} tokens/s, start to end {time.perf_counter() - started:.0f} s", flush=True)
+    return result
+
+
+def measure_theirs(
+    config: Config, data: list[PretrainingBatch], length: int, sequences: int, steps: int
+) -> tuple[float, float]:
+    free()
+    settings = transformers.BertConfig(
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=config.feedforward,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.attention_dropout,
+        attn_implementation="sdpa",
+    )
+    model = transformers.BertForPreTraining(settings).to(DEVICE).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    forward = torch.compile(model)
+    grids = [padded(data[index % len(data)], length, sequences) for index in range(4)]
+    tokens = float(np.mean([int(grid["attention_mask"].sum()) for grid in grids]))
+
+    def step(index: int) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = forward(**grids[index % len(grids)]).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    result = timed(step, steps, tokens)
+    print(f"transformers with {sequences} sequences: {result[0]:,.0f} tokens/s", flush=True)
+    return result
+
+
+def padded(row: PretrainingBatch, length: int, sequences: int) -> dict[str, torch.Tensor]:
+    """The first sequences of a row as transformers takes them."""
+    bounds = row.batch.boundaries.tolist()
+    targets = torch.full_like(row.batch.ids, NOTHING)
+    targets[row.places[: row.hidden]] = row.targets[: row.hidden]
+    grid = {
+        name: torch.zeros(sequences, length, dtype=torch.int64) for name in ("input_ids", "token_type_ids", "attention_mask")
+    }
+    grid["labels"] = torch.full((sequences, length), NOTHING)
+    for index in range(sequences):
+        span = slice(bounds[index], bounds[index + 1])
+        size = bounds[index + 1] - bounds[index]
+        grid["input_ids"][index, :size] = row.batch.ids[span]
+        grid["token_type_ids"][index, :size] = row.batch.segments[span]
+        grid["attention_mask"][index, :size] = 1
+        grid["labels"][index, :size] = targets[span]
+    grid["next_sentence_label"] = row.labels[:sequences]
+    return {name: tensor.to(DEVICE) for name, tensor in grid.items()}
+
+
+def free() -> None:
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

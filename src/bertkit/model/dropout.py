@@ -1,0 +1,35 @@
+"""Dropout: each value is dropped with the given rate, and the rest scaled up.
+
+On CUDA the decision is a hash of the value's place and one random number, a handful of integer instructions that the
+compiler fuses into whatever stands beside it, and computes again for the gradient instead of keeping a mask.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Dropout(nn.Module):
+    """Active in training alone."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        return hashed_dropout(x, self.rate) if x.is_cuda else F.dropout(x, self.rate)
+
+
+def hashed_dropout(x: Tensor, rate: float) -> Tensor:
+    """Drops by a hash (murmur3's finaliser) of the place in x, keyed by a number from torch's generator."""
+    key = torch.randint(-(2**31), 2**31, (), dtype=torch.int32, device=x.device)
+    h = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ key
+    h = (h ^ (h >> 16 & 0xFFFF)) * -2048144789
+    h = (h ^ (h >> 13 & 0x7FFFF)) * -1028477387
+    h = h ^ (h >> 16 & 0xFFFF)
+    keep = (h & 0xFFFFFF) >= round(rate * 2**24)
+    return torch.where(keep, x * (1 / (1 - rate)), 0)
