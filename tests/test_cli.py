@@ -10,7 +10,7 @@ import pytest
 
 from bertkit.stories import stories
 
-VERBS = ["demo", "vocab", "fill", "embed", "features", "next", "convert", "info"]
+VERBS = ["demo", "vocab", "prepare", "pretrain", "fill", "embed", "features", "next", "convert", "info"]
 
 
 def run(*arguments, code=0, stdin=None):
@@ -116,8 +116,24 @@ def test_convert_and_info(folder, tmp_path):
 
 
 def test_demo(tmp_path):
-    assert "done in" in run("demo", "--out", tmp_path / "d").stdout
-    assert (tmp_path / "d" / "model" / "config.json").exists()
+    assert "done in" in run("demo", "--out", tmp_path / "d", "--steps", 3).stdout
+    assert (tmp_path / "d" / "run" / "model" / "config.json").exists()
+    assert (tmp_path / "d" / "run" / "report.html").exists()
+
+
+def test_prepare_and_pretrain(tmp_path, tokenizer):
+    (tmp_path / "corpus.txt").write_text("\n\n".join(stories(60)))
+    tokenizer.save(tmp_path / "t")
+    arguments = ("prepare", tmp_path / "corpus.txt", "--tokenizer", tmp_path / "t", "--out", tmp_path / "s")
+    assert "60 documents, " in run(*arguments).stdout
+    assert json.loads(run(*arguments, "--json").stdout)["documents"] == 60
+    train = ("pretrain", tmp_path / "s", "--recipe", "demo", "--out", tmp_path / "r", "--device", "cpu", "--set", "steps=2")
+    assert "held_out_loss" in json.loads(run(*train, "--json").stdout)
+    assert "held out loss" in run(*train).stdout
+    assert "recipe.steps: 2 → 3" in complaint(*train[:-1], "steps=3")
+    assert "no setting 'stepz' (did you mean" in complaint(*train[:-1], "stepz=3")
+    assert "no finished store here" in complaint("pretrain", tmp_path / "nowhere", "--out", tmp_path / "q")
+    assert not (tmp_path / "q").exists()
 
 
 def test_refusals_are_one_line_with_exit_code_2(folder, tmp_path):

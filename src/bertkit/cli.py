@@ -43,12 +43,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @app.command(epilog="Example: bertkit demo --out demo")
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Keep the demo's files in this folder.")] = None, seed: Seed = 0
+    out: Annotated[Path | None, typer.Option(help="Keep the demo's files in this folder.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Pre-train for so many steps instead.")] = None,
+    seed: Seed = 0,
 ) -> None:
-    """Show the journey on embedded data, in seconds."""
+    """Show the whole journey on embedded data, in about two minutes."""
     from bertkit.demo import run_demo
 
-    run_demo(out, seed=seed)
+    run_demo(out, steps=steps, seed=seed)
 
 
 @app.command(epilog="Example: bertkit vocab corpus/ --size 30522 --out tokenizer")

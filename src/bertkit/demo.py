@@ -5,43 +5,70 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console
 
-from bertkit.pipeline import convert, create, learn_vocabulary
+import bertkit
 from bertkit.stories import stories
 
-SENTENCE = "Mara is a baker in Elmford, and every morning she kneads the dough."
+if TYPE_CHECKING:
+    from bertkit.data.store import Store
+
+SENTENCE = "Mara is a baker in Elmford. Every morning she goes to the bakery and kneads the dough."
 
 
-def run_demo(folder: Path | None, *, seed: int = 0) -> None:
-    """Text → vocabulary → a new BERT → its artifact → loaded again → answers. Leaves its files in `folder`, if given."""
+def run_demo(folder: Path | None, *, steps: int | None = None, seed: int = 0) -> None:
+    """Text → vocabulary → store → a pre-trained BERT → answers. Leaves its files in `folder`, if given."""
     with tempfile.TemporaryDirectory() as scratch:
-        _journey(folder or Path(scratch), Console(highlight=False), seed)
+        _journey(folder or Path(scratch), Console(highlight=False, soft_wrap=True), steps, seed)
 
 
-def _journey(folder: Path, console: Console, seed: int) -> None:
+def _journey(folder: Path, console: Console, steps: int | None, seed: int) -> None:
     begin = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     corpus = folder / "stories.txt"
-    corpus.write_text("\n\n".join(stories(2000, seed)) + "\n", encoding="utf-8")
-    console.print(f"[bold]1 text[/]        2,000 made-up stories, {corpus.stat().st_size / 1e6:.1f} MB")
-    learned = learn_vocabulary([corpus], 400, folder / "vocabulary")
-    tokenizer = learned.tokenizer
-    console.print(f"[bold]2 vocabulary[/]  {len(tokenizer):,} pieces learned from {learned.words:,} distinct words")
-    pieces = [tokenizer.vocabulary[index] for index in tokenizer.encode(SENTENCE).ids]
-    console.print(f"               {' '.join(pieces)}", markup=False)
-    create("tiny", tokenizer, seed=seed).save(folder / "random")
-    model = convert(folder / "random", folder / "model")
-    total = model.describe()["parameters"]["total"]
-    console.print(f"[bold]3 model[/]       BERT-tiny, {total:,} parameters, saved as a Hugging Face folder and loaded again")
-    masked = SENTENCE.replace("dough", "[MASK]")
-    console.print("[bold]4 answers[/]     of random weights, so they are noise: this model has not been trained")
-    found = ", ".join(f"{c.piece} {c.probability:.4f}" for c in model.fill(masked, top=3)[0])
-    console.print(f"   fill        {masked} → {found}", markup=False)
-    vectors = model.embed([SENTENCE, SENTENCE.replace("baker", "smith"), "It is winter now."], normalize=True)
-    near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
-    console.print(f"   embed       similarity to a like sentence {near:.3f}, to another one {far:.3f}")
-    chance = model.next(SENTENCE, "In the evening she carries the bread to hungry children.")
-    console.print(f"   next        the second sentence follows the first: {chance:.3f}")
-    console.print(f"done in {time.perf_counter() - begin:.1f} s")
+    corpus.write_text("\n\n".join(stories(4000, seed)) + "\n", encoding="utf-8")
+    console.print(f"[bold]1 text[/]        4,000 made-up stories, {corpus.stat().st_size / 1e6:.1f} MB")
+    tokenizer = bertkit.learn_vocabulary([corpus], 400, folder / "vocabulary").tokenizer
+    pieces = " ".join(tokenizer.vocabulary[index] for index in tokenizer.encode("Mara kneads the dough.").ids)
+    console.print(f"[bold]2 vocabulary[/]  {len(tokenizer):,} pieces: ", end="")
+    console.print(pieces, markup=False)
+    store = bertkit.prepare([corpus], folder / "vocabulary", folder / "store")
+    entropy = unigram_entropy(store)
+    console.print(f"[bold]3 store[/]       {store.tokens:,} tokens; guessing by frequency alone has a loss of {entropy:.2f}")
+    console.print("[bold]4 pre-train[/]   BERT-tiny: hidden pieces and next sentences, a minute or two")
+    settings = [f"seed={seed}", *([] if steps is None else [f"steps={steps}"])]
+    model = bertkit.load(bertkit.pretrain(folder / "store", folder / "run", recipe="demo", settings=settings), device="cpu")
+    loss = held_out_loss(folder / "run")
+    console.print(f"               held-out loss {loss:.2f}, against {entropy:.2f} by frequency alone")
+    console.print("[bold]5 answers[/]")
+    for hidden in ("baker", "morning", "bakery"):
+        best = model.fill(SENTENCE.replace(f" {hidden}", " [MASK]", 1), top=3)[0]
+        found = ", ".join(f"{candidate.piece} {candidate.probability:.0%}" for candidate in best)
+        console.print(f"   fill        {SENTENCE.replace(f' {hidden}', ' [MASK]', 1)} → {found}", markup=False)
+    follows = model.next("Mara is a baker in Elmford.", "Every morning she goes to the bakery and kneads the dough.")
+    strange = model.next(
+        "Mara is a baker in Elmford.", "When the duck is hungry it quacks, and Hugo brings it bread crumbs."
+    )
+    console.print(
+        f"   next        her own story goes on: {follows:.0%}; somebody else's: {strange:.0%} (this takes longer to learn)"
+    )
+    console.print(
+        f"done in {time.perf_counter() - begin:.0f} s" + (f"; {folder / 'run' / 'report.html'} tells more" if folder else "")
+    )
+
+
+def unigram_entropy(store: Store) -> float:
+    """The loss, in nats, of guessing each piece by its frequency."""
+    counts = np.bincount(store.ids_at(np.arange(store.tokens)), minlength=1)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def held_out_loss(run: Path) -> float:
+    """The last held-out loss of a run."""
+    from bertkit.train.log import read_metrics
+
+    return next(row["held_out_loss"] for row in reversed(read_metrics(run)) if "held_out_loss" in row)

@@ -165,7 +165,7 @@ ABSURD = [
     ({"hidden_act": "magic"}, "hidden_act is 'magic'; expected one of gelu"),
     ({"hidden_act": ["gelu"]}, "hidden_act is"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
-    ({"is_decoder": True}, "is_decoder is True"),
+    ({"is_decoder": "maybe"}, "is_decoder is 'maybe'"),
     ({"quantization_config": {"bits": 4}}, "quantization_config"),
     ({"model_type": "gpt2"}, "model_type is 'gpt2', which is not supported; supported: bert"),
     ({"model_type": ["bert"]}, "model_type is"),

@@ -142,3 +142,27 @@ def test_weights_begin_as_the_paper_says():
     assert 0.016 < weight.std() < 0.02
     assert not encoder.blocks[0].feedforward.input.bias.any()
     assert (encoder.embeddings.norm.weight == 1).all()
+
+
+def test_left_to_right_agrees_with_transformers(tmp_path):
+    import transformers
+    from support.stores import made_up_tokenizer
+
+    import bertkit
+    from bertkit.bundle.bundle import Bundle, save_bundle
+
+    config = ODD.with_(dropout=0.0, attention_dropout=0.0, causal=True, pooler=False, vocabulary=300, segments=2)
+    network = Pretraining(config, next_sentence=False).eval()
+    ids, segments = draw_sequences(SIZES, 300)
+    save_bundle(Bundle(network, made_up_tokenizer(300)), tmp_path / "m")
+    reference, report = transformers.BertLMHeadModel.from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert not any(report.values())
+    batch = pack(ids, segments)
+    with torch.no_grad():
+        x = network.encoder(batch)
+        logits = network.masked_logits(x, torch.arange(len(batch.ids)))
+        theirs = reference.eval()(**padded(ids, segments)).logits
+        weights = network.encoder.attention_weights(batch)[0][1]
+    torch.testing.assert_close(logits, unpadded(theirs, ids), atol=2e-5, rtol=0)
+    assert not weights.triu(1).any()
+    assert bertkit.load(tmp_path / "m").config.causal

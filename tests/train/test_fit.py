@@ -214,3 +214,14 @@ def test_checkpointing_and_accumulation_change_nothing(store, tmp_path):
     train(store, tmp_path / "b", recipe=replace(recipe, checkpointing=True))
     for a, b in zip(metrics(tmp_path / "a"), metrics(tmp_path / "b"), strict=True):
         assert a == pytest.approx(b, abs=1e-5)
+
+
+def test_left_to_right_learns(store, tmp_path):
+    recipe = without_dropout(SMALL_RUN)
+    recipe = replace(
+        recipe, config=replace(recipe.config, causal=True), pairs="none", short=0.0, optimizer=Optimizer(lr=3e-3)
+    )
+    train(store, tmp_path / "r", recipe=replace(recipe, steps=20))
+    rows = [row for row in metrics(tmp_path / "r") if "masked_loss" in row]
+    assert rows[-1]["masked_loss"] < rows[0]["masked_loss"] - 0.2
+    assert bertkit.load(tmp_path / "r" / "model").config.causal

@@ -72,6 +72,8 @@ def save_bundle(bundle: Bundle, folder: Path | str) -> None:
     network, family = bundle.network, bundle.family
     config = network.encoder.config
     architecture = family.architectures[network.masked is not None, network.next is not None]
+    if config.causal and network.masked is not None:
+        architecture = family.causal_architecture
     settings = {"architectures": [architecture], **families.write_config(config, family)}
     settings |= {"pad_token_id": bundle.tokenizer.pad, "dtype": "float32"}
     own = {"format": 1, "bertkit": __version__, "task": "pretraining", "provenance": bundle.provenance}

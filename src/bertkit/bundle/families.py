@@ -27,6 +27,7 @@ class Family:
     names: Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
     prefix: str  # what their heads' files put before the body's names
     architectures: Mapping[tuple[bool, bool], str]  # (masked head, next-sentence head) → class
+    causal_architecture: str  # the class of a left-to-right model with a head over pieces
 
 
 _LAYER = "bert.encoder.layer.{i}"
@@ -52,6 +53,7 @@ BERT = Family(
         "attention_dropout": "attention_probs_dropout_prob",
         "norm_epsilon": "layer_norm_eps",
         "init_std": "initializer_range",
+        "causal": "is_decoder",
     },
     needed=("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
     activations={
@@ -64,7 +66,6 @@ BERT = Family(
     },
     refused={
         "position_embedding_type": ("absolute", None),
-        "is_decoder": (False, None),
         "add_cross_attention": (False, None),
         "quantization_config": (None,),
     },
@@ -97,6 +98,7 @@ BERT = Family(
         (False, True): "BertForNextSentencePrediction",
         (False, False): "BertModel",
     },
+    causal_architecture="BertLMHeadModel",
 )
 
 FAMILIES = {family.name: family for family in (BERT,)}

@@ -24,13 +24,13 @@ class Attention(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_width
-        self.rate = config.attention_dropout
+        self.rate, self.causal = config.attention_dropout, config.causal
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.output = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, batch: Batch) -> Tensor:
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)  # [T, 3, H, K]
-        mixed = attend(qkv, batch, self.rate if self.training else 0.0)  # [T, H, K]
+        mixed = attend(qkv, batch, self.rate if self.training else 0.0, self.causal)  # [T, H, K]
         return self.output(mixed.flatten(1))  # [T, D]
 
     def weights(self, x: Tensor, batch: Batch) -> list[Tensor]:
@@ -38,29 +38,33 @@ class Attention(nn.Module):
         q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).permute(1, 2, 0, 3)  # 3 × [H, T, K]
         bounds = batch.boundaries.tolist()
         spans = [slice(begin, end) for begin, end in pairwise(bounds)]
-        return [(q[:, s] @ k[:, s].mT * self.head_width**-0.5).softmax(-1) for s in spans]
+        scores = [q[:, s] @ k[:, s].mT * self.head_width**-0.5 for s in spans]
+        if self.causal:
+            scores = [score + score.new_full(score.shape[-2:], float("-inf")).triu(1) for score in scores]
+        return [score.softmax(-1) for score in scores]
 
 
-def attend(qkv: Tensor, batch: Batch, dropout: float) -> Tensor:
+def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False) -> Tensor:
     """Mixed values [T, H, K] of queries, keys and values [T, 3, H, K]."""
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
-        return _attend_packed(qkv, batch, dropout)
-    return _attend_in_grids(qkv, batch, dropout)
+        return _attend_packed(qkv, batch, dropout, causal)
+    return _attend_in_grids(qkv, batch, dropout, causal)
 
 
-def _attend_packed(qkv: Tensor, batch: Batch, dropout: float) -> Tensor:
+def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool) -> Tensor:
     """Flash attention over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
     q, k, v = qkv.unbind(1)  # 3 × [T, H, K]
     ends, longest = batch.boundaries, batch.longest
-    return torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, dropout, False, False)[0]
+    return torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, dropout, causal, False)[0]
 
 
-def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float) -> Tensor:
-    """Attention bucket by bucket: a grid [n, L] of sequences of about one length."""
+def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool) -> Tensor:
+    """Attention bucket by bucket: a grid [n, L] of sequences of about one length. Who looks back never sees what pads."""
     mixed = []
     for bucket in batch.buckets:
         grid = qkv.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, *qkv.shape[1:])  # [n, L, 3, H, K]
         q, k, v = grid.permute(2, 0, 3, 1, 4)  # 3 × [n, H, L, K]
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=bucket.inside, dropout_p=dropout)  # [n, H, L, K]
+        inside = None if causal else bucket.inside
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)  # [n, H, L, K]
         mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
     return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]

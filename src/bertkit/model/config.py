@@ -30,6 +30,7 @@ class Config:
     norm_epsilon: float = 1e-12
     init_std: float = 0.02
     pooler: bool = True
+    causal: bool = False  # each token looks only at those before it: the paper's left-to-right baseline
 
     def __post_init__(self) -> None:
         for name, limit in LIMITS.items():
@@ -44,6 +45,9 @@ class Config:
         for name in ("norm_epsilon", "init_std"):
             if not _is_number(value := getattr(self, name)) or not 0 < value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a number between 0 and 1")
+        for name in ("pooler", "causal"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected true or false")
         if self.activation not in ACTIVATIONS:
             hint = did_you_mean(str(self.activation), ACTIVATIONS)
             raise ConfigError(f"activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)}{hint}")

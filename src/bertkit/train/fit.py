@@ -21,11 +21,13 @@ from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
 from bertkit.errors import TrainingError
 from bertkit.model.device import compiled, flops_per_token, peak_flops
+from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World
 from bertkit.train.log import Log
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Recipe, rate_factor
+from bertkit.train.report import filled_samples, write_report
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -37,7 +39,7 @@ class Job:
     run: Path
     recipe: Recipe
     store: Store
-    network: nn.Module
+    network: Pretraining
     device: torch.device
     world: World
     export: Callable[[Path], None]  # writes the network as an artifact
@@ -70,6 +72,7 @@ def fit(job: Job) -> State:
         raise Interrupted(stop[0], state.step)
     if job.world.leads:
         job.export(job.run / "model")
+        write_report(job.run, samples=filled_samples(trainer.network, trainer.held_out[state.phase], job.device))
     return state
 
 
@@ -87,7 +90,7 @@ class Trainer:
     def __init__(self, job: Job):
         self.job, recipe = job, job.recipe
         self.network = job.network.to(job.device).train()
-        job.network.encoder.checkpointing = recipe.checkpointing  # type: ignore[union-attr]
+        job.network.encoder.checkpointing = recipe.checkpointing
         self.forward = job.world.spread(compiled(self.network) if recipe.compile else self.network, job.device)
         self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda")
         self.loader = Loader(self._sources(False), workers=job.workers, rank=job.world.rank, world=job.world.size)
@@ -101,7 +104,7 @@ class Trainer:
         """One for each phase."""
         recipe = self.job.recipe
         grids = self.job.device.type != "cuda" or recipe.precision == "fp32"
-        base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.causal)
+        base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
         return [
             ExampleSource(
                 self.job.store,
@@ -221,7 +224,7 @@ class Trainer:
         state.counts = [0.0, 0.0, 0.0]
 
     def _line(self, state: State, row: dict) -> str:
-        left = state.elapsed * (1 / max(1e-9, self.progress(state)) - 1)
+        left = state.elapsed * max(0.0, 1 / max(1e-9, self.progress(state)) - 1)
         parts = [f"step {state.step:,}/{self.job.recipe.steps:,}", f"loss {row['masked_loss']:.3f}"]
         if "next_accuracy" in row:
             parts.append(f"next {row['next_accuracy']:.0%}")

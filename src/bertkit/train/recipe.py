@@ -61,7 +61,6 @@ class Recipe:
     pairs: str = "next"
     short: float = 0.1
     masking: Masking = field(default_factory=Masking)
-    causal: bool = False
     phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -119,12 +118,13 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
 
 def change(recipe: Recipe, settings: list[str]) -> Recipe:
     """A recipe with settings such as "steps=300" or "optimizer.lr=1e-3"; a bare name works when it is unique."""
+    changes = dict[tuple[str, ...], str]()
     for setting in settings:
-        path, equals, text = setting.partition("=")
+        name, equals, text = setting.partition("=")
         if not equals:
             raise InputError(f"--set takes name=value, found {setting!r}")
-        recipe = _change(recipe, _path(recipe, path.strip()), text.strip())
-    return recipe
+        changes[_path(recipe, name.strip())] = text.strip()
+    return _change(recipe, changes)
 
 
 def to_dict(recipe: Recipe) -> dict[str, Any]:
@@ -143,12 +143,12 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-def _path(recipe: Recipe, name: str) -> list[str]:
+def _path(recipe: Recipe, name: str) -> tuple[str, ...]:
     """The full path of a dotted or bare name."""
     paths = _paths(recipe)
     fitting = [path for path in paths if path == name] or [path for path in paths if path.rpartition(".")[2] == name]
     if len(fitting) == 1:
-        return fitting[0].split(".")
+        return tuple(fitting[0].split("."))
     if fitting:
         raise InputError(f"{name} could be {' or '.join(fitting)}; write it in full")
     raise InputError(f"no setting {name!r}{did_you_mean(name, [*paths, *(p.rpartition('.')[2] for p in paths)])}")
@@ -162,10 +162,13 @@ def _paths(part: Any, prefix: str = "") -> list[str]:
     return paths
 
 
-def _change(part: Any, path: list[str], text: str) -> Any:
-    if len(path) > 1:
-        return replace(part, **{path[0]: _change(getattr(part, path[0]), path[1:], text)})
-    return replace(part, **{path[0]: _parse(text, typing.get_type_hints(type(part))[path[0]], path[0])})
+def _change(part: Any, changes: dict[tuple[str, ...], str]) -> Any:
+    """All changes at once, so that values that must fit each other may come in any order."""
+    kinds, values = typing.get_type_hints(type(part)), dict[str, Any]()
+    for name in {path[0] for path in changes}:
+        below = {path[1:]: text for path, text in changes.items() if path[0] == name}
+        values[name] = _parse(below[()], kinds[name], name) if () in below else _change(getattr(part, name), below)
+    return replace(part, **values)
 
 
 def _parse(text: str, kind: Any, name: str) -> Any:
