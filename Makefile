@@ -27,6 +27,9 @@ bench: .venv/dev  ## run the benchmarks that need no accelerator (real data: set
 	$(BIN)/python benchmarks/tokenizer_speed.py
 	$(BIN)/python benchmarks/vocabulary_memory.py
 	$(BIN)/python benchmarks/checkpoint_reading.py
+	$(BIN)/python benchmarks/sentence_splitting.py
+	$(BIN)/python benchmarks/data_pipeline.py
+	$(BIN)/python benchmarks/resume_kills.py
 
 clean:  ## remove the environment and caches
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

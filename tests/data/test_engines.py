@@ -42,3 +42,34 @@ def test_units_are_taken_only_as_they_are_worked_on():
 
 def test_engines_have_names():
     assert list(ENGINES) == ["local", "ray"]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of two nodes on this machine."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    nodes.add_node(num_cpus=1)
+    ray.init(address=nodes.address, log_to_driver=False, logging_level="error")
+    yield ray
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_ray_gives_the_same_store_bit_for_bit(cluster, tokenizer, tmp_path, monkeypatch):
+    from data.test_prepare import fingerprint
+
+    from bertkit.data import prepare
+    from bertkit.stories import stories
+    from bertkit.text.corpus import Corpus
+
+    monkeypatch.setattr(prepare, "UNIT", 2000)
+    (tmp_path / "corpus.txt").write_text("\n\n".join(stories(60)))
+    corpus = Corpus([tmp_path / "corpus.txt"])
+    assert len([node for node in cluster.nodes() if node["Alive"]]) == 2
+    for engine in ("local", "ray"):
+        prepare.prepare_store(corpus, tokenizer, tmp_path / engine, engine=engine, workers=2, shard_tokens=2000)
+    assert fingerprint(tmp_path / "local") == fingerprint(tmp_path / "ray")

@@ -11,7 +11,7 @@ def run(tmp_path):
     (tmp_path / "recipe.json").write_text(
         json.dumps({"recipe": {"name": "a <b> c", "optimizer": {"lr": 0.1}, "phases": [{"length": 1}]}})
     )
-    with Log(tmp_path, total=4, quiet=True) as log:
+    with Log(tmp_path, quiet=True) as log:
         for step in (1, 2):
             log.write(
                 step=step, masked_loss=5 / step, masked_accuracy=0.1, lr=0.1, tokens=9, elapsed=2.0, tokens_per_second=4.5

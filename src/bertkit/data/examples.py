@@ -127,7 +127,7 @@ class ExampleSource:
         plan = self.plan(epoch)
         most = min(self.shapes.sequences(self.settings.length), len(plan) - index)
         numbers = permute(np.arange(index, index + most), len(plan), self.seed, epoch)
-        fitting = int(np.searchsorted(np.cumsum(plan.sizes[numbers]), self.shapes.budget, side="right"))
+        fitting = int(np.searchsorted(np.cumsum(plan[numbers].sizes), self.shapes.budget, side="right"))
         behind = index + fitting
         return Examples(epoch, numbers[:fitting]), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
 

@@ -111,7 +111,7 @@ class Store:
         if len(self._ids) == 1:
             return self._ids[0][places]
         ids, owners = np.empty(places.shape, self.dtype), np.searchsorted(self.begins, places, side="right") - 1
-        for shard in np.unique(owners):
+        for shard in np.flatnonzero(np.bincount(owners.ravel())):
             mine = owners == shard
             ids[mine] = self._ids[shard][places[mine] - self.begins[shard]]
         return ids

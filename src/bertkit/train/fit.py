@@ -54,7 +54,7 @@ def fit(job: Job) -> State:
     recipe = job.recipe
     with (
         trainer.loader,
-        Log(job.run, total=recipe.steps, step=state.step, quiet=not job.world.leads or job.quiet) as log,
+        Log(job.run, step=state.step, quiet=job.quiet, silent=not job.world.leads) as log,
         _signals() as stop,
     ):
         while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
@@ -181,19 +181,18 @@ class Trainer:
             torch.manual_seed(int(seed >> np.uint64(1)))
             last = index == len(step.rows) - 1
             with self._synced(last):
-                part = self._forward(row)
+                part = self._sums(self.forward, row)
                 loss = part[0] / hidden + part[1] / pairs
                 (loss * self.job.world.size).backward()
             sums += part.detach()
         return self.job.world.sum(sums)
 
-    def _forward(self, row: PretrainingBatch) -> Tensor:
-        device = self.job.device
+    def _sums(self, network: nn.Module, row: PretrainingBatch) -> Tensor:
+        """The network's sums over a row, in the recipe's precision; the row is copied while the device computes."""
+        device, dtype = self.job.device, PRECISIONS[self.job.recipe.precision]
         row = row.pin_memory() if device.type == "cuda" else row
-        row = row.to(device, non_blocking=True)
-        dtype = PRECISIONS[self.job.recipe.precision]
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            return self.forward(row)
+            return network(row.to(device, non_blocking=True))
 
     @contextmanager
     def _synced(self, last: bool) -> Iterator[None]:
@@ -248,7 +247,7 @@ class Trainer:
         self.network.eval()
         for examples in source.first(self.job.recipe.evaluate_examples):
             row = source.batch(examples)
-            sums += self._evaluate_row(row)
+            sums += self._sums(self.network, row)
             counts = [counts[0] + row.hidden, counts[1] + row.pairs]
         self.network.train()
         values = sums.tolist()
@@ -263,11 +262,6 @@ class Trainer:
             state.best = loss
             if self.job.world.leads:
                 self.job.export(self.job.run / "best")
-
-    def _evaluate_row(self, row: PretrainingBatch) -> Tensor:
-        dtype = PRECISIONS[self.job.recipe.precision]
-        with torch.autocast(self.job.device.type, dtype, enabled=dtype != torch.float32):
-            return self.network(row.to(self.job.device))
 
     def checkpoint(self, state: State) -> None:
         self._check(state)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from bertkit.atomic import new_file
 
@@ -17,17 +16,20 @@ TIMES = ("elapsed", "tokens_per_second", "flop_utilisation")  # fields that diff
 class Log:
     """Appends to metrics.jsonl and shows the newest line. Rows after `step`, written before a crash, are dropped."""
 
-    def __init__(self, run: Path, *, total: int, step: int = 0, quiet: bool = False):
-        self.file, self.total, self.quiet = run / "metrics.jsonl", total, quiet
+    def __init__(self, run: Path, *, step: int = 0, quiet: bool = False, silent: bool = False):
+        self.quiet = quiet or silent
+        self.stream: TextIO | None = None
+        if silent:  # only the leading rank writes
+            return
         kept = [row for row in read_metrics(run) if row["step"] <= step]
-        with new_file(self.file) as aside:
+        with new_file(run / "metrics.jsonl") as aside:
             aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        self.stream = open(self.file, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
-        self.began = time.monotonic()
+        self.stream = open(run / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
 
     def write(self, **row: Any) -> None:
-        self.stream.write(json.dumps(row) + "\n")
-        self.stream.flush()
+        if self.stream:
+            self.stream.write(json.dumps(row) + "\n")
+            self.stream.flush()
 
     def show(self, text: str) -> None:
         """Replaces the live line on a terminal; elsewhere prints it."""
@@ -39,7 +41,8 @@ class Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.stream.close()
+        if self.stream:
+            self.stream.close()
         if not self.quiet and sys.stderr.isatty():
             print(file=sys.stderr)
 
