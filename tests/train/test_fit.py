@@ -225,3 +225,12 @@ def test_left_to_right_learns(store, tmp_path):
     rows = [row for row in metrics(tmp_path / "r") if "masked_loss" in row]
     assert rows[-1]["masked_loss"] < rows[0]["masked_loss"] - 0.2
     assert bertkit.load(tmp_path / "r" / "model").config.causal
+
+
+def test_one_document_trains_without_evaluation_and_says_so_otherwise(tmp_path):
+    store = made_up_store(tmp_path / "s", 1, shards=1, longest=600).path
+    with pytest.raises(DataError, match=r"the store has 1 documents, too few .* or set held_out=0"):
+        train(store, tmp_path / "r")
+    train(store, tmp_path / "q", recipe=replace(SMALL_RUN, held_out=0.0, steps=3))
+    assert not any("held_out_loss" in row for row in metrics(tmp_path / "q"))
+    assert (tmp_path / "q" / "report.html").exists()

@@ -107,8 +107,9 @@ class ExampleSource:
         plan = plan_spans(self.store, kind=s.pairs, length=s.length, short=s.short, seed=self.seed, epoch=epoch)
         plan = plan[self._belongs(plan)]
         if not len(plan):
-            what = "held-out documents" if self.evaluation else "documents"
-            raise DataError(f"the store has too few {what} for examples of kind {s.pairs!r}", self.store.path)
+            what = f"{self.store.documents} documents, too few to train on and to hold {self.held_out:.1%} out"
+            advice = "separate documents with blank lines, or set held_out=0 to train without evaluation"
+            raise DataError(f"the store has {what}; {advice}", self.store.path)
         return plan
 
     def _belongs(self, plan: Spans) -> np.ndarray:

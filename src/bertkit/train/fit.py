@@ -61,18 +61,21 @@ def fit(job: Job) -> State:
             trainer.step(state)
             if state.step % recipe.log_every == 0:
                 trainer.report(state, log)
-            if recipe.evaluate_every and state.step % recipe.evaluate_every == 0:
+            if trainer.held_out and state.step % recipe.evaluate_every == 0:
                 trainer.evaluate(state, log)
             if state.step % recipe.checkpoint_every == 0:
                 trainer.checkpoint(state)
-        if not stop and state.step % max(1, recipe.evaluate_every):
+        if stop:
+            log.show(f"stopped at step {state.step:,} with a checkpoint; the same command goes on from there")
+        elif trainer.held_out and state.step % recipe.evaluate_every:
             trainer.evaluate(state, log)
     trainer.checkpoint(state)
     if stop:
         raise Interrupted(stop[0], state.step)
     if job.world.leads:
         job.export(job.run / "model")
-        write_report(job.run, samples=filled_samples(trainer.network, trainer.held_out[state.phase], job.device))
+        samples = [filled_samples(trainer.network, source, job.device) for source in trainer.held_out[state.phase :][:1]]
+        write_report(job.run, samples=samples[0] if samples else [])
     return state
 
 
@@ -94,7 +97,7 @@ class Trainer:
         self.forward = job.world.spread(compiled(self.network) if recipe.compile else self.network, job.device)
         self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda")
         self.loader = Loader(self._sources(False), workers=job.workers, rank=job.world.rank, world=job.world.size)
-        self.held_out = self._sources(True)
+        self.held_out = self._sources(True) if recipe.held_out else []
         self.started = time.monotonic()
         self.window = torch.zeros(4, device=job.device)
         self.bad = torch.full((), -1, device=job.device)

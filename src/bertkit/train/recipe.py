@@ -87,8 +87,8 @@ class Recipe:
             raise InputError(f"the phases' shares add up to {sum(phase.share for phase in self.phases)}; expected 1")
         if longest := next((p.length for p in self.phases if p.length > self.config.positions), None):
             raise InputError(f"a phase has length {longest}; the model has {self.config.positions} positions")
-        if min(self.steps, self.row_tokens, self.keep, self.log_every) < 1:
-            raise InputError("steps, row_tokens, keep and log_every must be at least 1")
+        if min(self.steps, self.row_tokens, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
+            raise InputError("steps, row_tokens, keep and the intervals log_every … checkpoint_every must be at least 1")
 
     def phase_at(self, progress: float) -> int:
         """The phase of a run that has come this far, 0 to 1."""
