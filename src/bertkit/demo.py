@@ -22,7 +22,11 @@ SENTENCE = "Mara is a baker in Elmford. Every morning she goes to the bakery and
 def run_demo(folder: Path | None, *, steps: int | None = None, seed: int = 0) -> None:
     """Text → vocabulary → store → a pre-trained BERT → answers. Leaves its files in `folder`, if given."""
     with tempfile.TemporaryDirectory() as scratch:
-        _journey(folder or Path(scratch), Console(highlight=False, soft_wrap=True), steps, seed)
+        console = Console(highlight=False, soft_wrap=True)
+        _journey(folder or Path(scratch), console, steps, seed)
+        console.print(
+            f"{folder / 'run' / 'report.html'} tells more" if folder else "--out FOLDER keeps the model and its report"
+        )
 
 
 def _journey(folder: Path, console: Console, steps: int | None, seed: int) -> None:
