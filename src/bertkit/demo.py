@@ -59,9 +59,7 @@ def _journey(folder: Path, console: Console, steps: int | None, seed: int) -> No
     console.print(
         f"   next        her own story goes on: {follows:.0%}; somebody else's: {strange:.0%} (this takes longer to learn)"
     )
-    console.print(
-        f"done in {time.perf_counter() - begin:.0f} s" + (f"; {folder / 'run' / 'report.html'} tells more" if folder else "")
-    )
+    console.print(f"done in {time.perf_counter() - begin:.0f} s")
 
 
 def unigram_entropy(store: Store) -> float:
