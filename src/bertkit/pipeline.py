@@ -86,18 +86,29 @@ def pretrain(
     from bertkit.train.distributed import join_world
     from bertkit.train.fit import Job, fit
     from bertkit.train.recipe import change
-    from bertkit.train.run import open_run, parse_budget
+    from bertkit.train.run import parse_budget
 
     opened, run = Store(store), Path(out)
     chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, chosen = _begin_with(chosen, opened, init)
     with join_world(find_device(device)) as (world, where):
-        if world.leads:
-            open_run(run, chosen, store=opened, init=init, fork=fork)
-        world.wait()
         ahead = (2 if where.type == "cuda" else 0) if workers is None else workers
-        fit(Job(run, chosen, opened, bundle.network, where, world, lambda to: save_bundle(bundle, to), ahead, quiet))
+        fit(
+            Job(
+                run,
+                chosen,
+                opened,
+                bundle.network,
+                where,
+                world,
+                lambda to: save_bundle(bundle, to),
+                str(init or ""),
+                fork,
+                ahead,
+                quiet,
+            )
+        )
     return run / "model"
 
 

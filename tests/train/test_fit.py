@@ -231,6 +231,7 @@ def test_one_document_trains_without_evaluation_and_says_so_otherwise(tmp_path):
     store = made_up_store(tmp_path / "s", 1, shards=1, longest=600).path
     with pytest.raises(DataError, match=r"the store has 1 documents, too few .* or set held_out=0"):
         train(store, tmp_path / "r")
-    train(store, tmp_path / "q", recipe=replace(SMALL_RUN, held_out=0.0, steps=3))
-    assert not any("held_out_loss" in row for row in metrics(tmp_path / "q"))
-    assert (tmp_path / "q" / "report.html").exists()
+    assert not (tmp_path / "r").exists()
+    train(store, tmp_path / "r", recipe=replace(SMALL_RUN, held_out=0.0, steps=3))
+    assert not any("held_out_loss" in row for row in metrics(tmp_path / "r"))
+    assert (tmp_path / "r" / "report.html").exists()

@@ -28,6 +28,7 @@ from bertkit.train.log import Log
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Recipe, rate_factor
 from bertkit.train.report import filled_samples, write_report
+from bertkit.train.run import open_run
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -43,13 +44,18 @@ class Job:
     device: torch.device
     world: World
     export: Callable[[Path], None]  # writes the network as an artifact
+    init: str = ""  # the model it began from
+    fork: bool = False  # go on though the recipe has changed
     workers: int = 0
     quiet: bool = False
 
 
 def fit(job: Job) -> State:
     """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
-    trainer = Trainer(job)
+    trainer = Trainer(job)  # finds what is wrong with the job before anything is written
+    if job.world.leads:
+        open_run(job.run, job.recipe, store=job.store, init=job.init, fork=job.fork)
+    job.world.wait()
     state = trainer.resume()
     recipe = job.recipe
     with (

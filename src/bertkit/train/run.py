@@ -14,10 +14,10 @@ from bertkit.train.recipe import Recipe, differences, to_dict
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def open_run(run: Path, recipe: Recipe, *, store: Store, init: Path | str | None, fork: bool) -> None:
+def open_run(run: Path, recipe: Recipe, *, store: Store, init: str, fork: bool) -> None:
     """Begins a run, or checks that it is the one that was begun."""
     file = run / "recipe.json"
-    new = json.loads(json.dumps({"recipe": to_dict(recipe), "store": store.manifest["settings"], "init": str(init or "")}))
+    new = json.loads(json.dumps({"recipe": to_dict(recipe), "store": store.manifest["settings"], "init": init}))
     if file.exists():
         old = json.loads(file.read_text(encoding="utf-8"))
         if (changed := differences(old, new)) and not fork:
