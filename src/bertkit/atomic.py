@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -49,6 +50,12 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
         _take_place(aside, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def checksum(file: Path) -> str:
+    """SHA-256 of a file, by which it is known to be whole when it is read again."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _may_replace(path: Path, marker: str) -> bool:

@@ -47,6 +47,7 @@ BAD = {
     "row_tokens=1000": "no multiple of row_tokens",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
+    "precision=fp8": "expected one of fp32, bf16",
 }
 
 

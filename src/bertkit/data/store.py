@@ -11,7 +11,6 @@ A document lies in one shard. Places are counted through all shards, in tokens.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.atomic import new_file
+from bertkit.atomic import checksum, new_file
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -120,7 +119,7 @@ class Store:
         """Reads every file once and compares its checksum."""
         for index, shard in enumerate(self.shards):
             for part in PARTS:
-                if _checksum(self._file(index, part)) != shard.checksums[part]:
+                if checksum(self._file(index, part)) != shard.checksums[part]:
                     raise DataError("the file fails its checksum; prepare the store again", self._file(index, part))
 
     @cached_property
@@ -154,7 +153,7 @@ def write_shard(folder: Path, index: int, pieces: list[Piece]) -> Shard:
     for part, values in zip(PARTS, (ids, sentences, documents), strict=True):
         with new_file(folder / f"{name}.{part}") as aside:
             values.tofile(aside)
-            checksums[part] = _checksum(aside)
+            checksums[part] = checksum(aside)
     return Shard(name, len(ids), len(sentences), len(documents), checksums)
 
 
@@ -164,8 +163,3 @@ def write_manifest(folder: Path, shards: list[Shard], dtype: np.dtype, facts: di
     content = {"format": FORMAT, **counts, "dtype": dtype.name, **facts, "shards": [asdict(shard) for shard in shards]}
     with new_file(folder / "manifest.json") as aside:
         aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def _checksum(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -10,6 +10,7 @@ from torch import nn
 from bertkit.errors import InputError
 from bertkit.model.config import Config
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 FLOP/s by the datasheets
 
 

@@ -20,12 +20,11 @@ from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.data.packing import BUDGET, Shapes, batches
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import compiled, find_device
+from bertkit.model.device import PRECISIONS, compiled, find_device
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.text.tokenizer import Encoding
 
 POOLINGS = ("mean", "cls")
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MANY = 256  # texts from which on a progress bar is worth its line
 
 

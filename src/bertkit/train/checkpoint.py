@@ -5,7 +5,6 @@ RUN/checkpoints/00001000/weights.safetensors  optimizer.safetensors  state.json
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.atomic import new_folder
+from bertkit.atomic import checksum, new_folder
 from bertkit.errors import ArtifactError
 
 log = logging.getLogger("bertkit")
@@ -49,7 +48,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
     with new_folder(run / "checkpoints" / f"{checkpoint.state.step:08d}", marker="state.json") as aside:
         save_file(_contiguous(checkpoint.weights), aside / "weights.safetensors")
         save_file(_contiguous(checkpoint.optimizer), aside / "optimizer.safetensors")
-        sums = {name: _checksum(aside / f"{name}.safetensors") for name in ("weights", "optimizer")}
+        sums = {name: checksum(aside / f"{name}.safetensors") for name in ("weights", "optimizer")}
         (aside / "state.json").write_text(json.dumps(asdict(checkpoint.state) | {"checksums": sums}), encoding="utf-8")
     for old in _folders(run)[keep:]:
         shutil.rmtree(old, ignore_errors=True)
@@ -62,7 +61,7 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
             content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
             sums = content.pop("checksums")
             for name, expected in sums.items():
-                if _checksum(folder / f"{name}.safetensors") != expected:
+                if checksum(folder / f"{name}.safetensors") != expected:
                     raise ArtifactError(f"{name}.safetensors fails its checksum")
             weights, optimizer = (load_file(folder / f"{name}.safetensors") for name in ("weights", "optimizer"))
             return Checkpoint(State(**content), weights, optimizer)
@@ -78,8 +77,3 @@ def _folders(run: Path) -> list[Path]:
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-
-
-def _checksum(file: Path) -> str:
-    with open(file, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -20,7 +20,7 @@ from bertkit.data.examples import ExampleSettings, ExampleSource, PretrainingBat
 from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
 from bertkit.errors import TrainingError
-from bertkit.model.device import compiled, flops_per_token, peak_flops
+from bertkit.model.device import PRECISIONS, compiled, flops_per_token, peak_flops
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World
@@ -29,8 +29,6 @@ from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Recipe, rate_factor
 from bertkit.train.report import filled_samples, write_report
 from bertkit.train.run import open_run
-
-PRECISIONS = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -81,6 +82,7 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        _one_of("precision", self.precision, ("fp32", "bf16"))
         if self.batch_tokens % self.row_tokens:
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
@@ -108,8 +110,6 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
     if schedule.kind == "linear":
         return max(0.0, 1 - after)
     if schedule.kind == "cosine":
-        import math
-
         return 0.5 * (1 + math.cos(math.pi * min(1.0, after)))
     if schedule.kind == "trapezoid":
         return min(1.0, max(0.0, 1 - progress) / schedule.cooldown)
