@@ -107,6 +107,8 @@ def prepare(
     for reason, count in facts["dropped"].items():
         if count:
             print(f"{count:,} left out: {reason}")
+    if sum(facts["dropped"].values()) > facts["dropped"].get("bad lines", 0):
+        print(f"each of them is listed in {out / 'dropped.jsonl'}")
 
 
 @app.command(epilog="Example: bertkit pretrain store --recipe fast-small --out run --budget 20m --set optimizer.lr=5e-4")
@@ -119,6 +121,9 @@ def pretrain(
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any setting: --set steps=300.")] = None,
     workers: Annotated[int | None, typer.Option(help="Processes that prepare batches ahead.")] = None,
     fork: Annotated[bool, typer.Option("--fork", help="Resume with a changed recipe.")] = False,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Under torchrun: cut the model over the processes (FSDP2).")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="The number all randomness comes from.")] = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -128,7 +133,7 @@ def pretrain(
     from bertkit.train.log import read_metrics
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
-    where: dict[str, Any] = dict(device=device, workers=workers, fork=fork, quiet=as_json)
+    where: dict[str, Any] = dict(device=device, workers=workers, fork=fork, shard=shard, quiet=as_json)
     pipeline.pretrain(store, out, recipe=recipe, init=init, settings=changes, budget=budget, **where)
     last: dict[str, Any] = next((row for row in reversed(read_metrics(out)) if "held_out_loss" in row), {})
     if as_json:

@@ -76,6 +76,7 @@ def pretrain(
     device: str = "auto",
     workers: int | None = None,
     fork: bool = False,
+    shard: bool = False,
     quiet: bool = False,
 ) -> Path:
     """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
@@ -93,22 +94,11 @@ def pretrain(
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, chosen = _begin_with(chosen, opened, init)
     with join_world(find_device(device)) as (world, where):
-        ahead = (2 if where.type == "cuda" else 0) if workers is None else workers
-        fit(
-            Job(
-                run,
-                chosen,
-                opened,
-                bundle.network,
-                where,
-                world,
-                lambda to: save_bundle(bundle, to),
-                str(init or ""),
-                fork,
-                ahead,
-                quiet,
-            )
+        ahead = (4 if where.type == "cuda" else 0) if workers is None else workers
+        job = Job(
+            run, chosen, opened, bundle.network, where, world, lambda to: save_bundle(bundle, to), init=str(init or "")
         )
+        fit(replace(job, fork=fork, shard=shard and world.size > 1, workers=ahead, quiet=quiet))
     return run / "model"
 
 

@@ -64,6 +64,10 @@ def test_workers_do_not_change_a_bit(corpus, tokenizer, tmp_path):
 def test_short_and_repeated_documents_are_dropped(corpus, tokenizer, tmp_path):
     store = prepare_store(corpus, tokenizer, tmp_path / "s", cleaning=Cleaning(min_words=3, deduplicate=True))
     assert store.manifest["dropped"] == {"short": 2, "duplicate": 2, "bad lines": 0}
+    listed = [json.loads(line) for line in (tmp_path / "s" / "dropped.jsonl").read_text().splitlines()]
+    assert sorted(one["reason"] for one in listed) == ["duplicate", "duplicate", "short", "short"]
+    assert {one["begins"] for one in listed if one["reason"] == "short"} >= {"too short"}
+    assert all(":" in one["place"] for one in listed)
     assert store.documents == 56
 
 

@@ -17,9 +17,9 @@ SIZES = [5, 512, 1, 128, 127, 300, 2, 64]
 SHAPES = Shapes(budget=2048, lengths=(32, 64, 128, 256, 512))
 
 
-@pytest.fixture
-def batch():
-    return pack(*draw_sequences(SIZES, 1000)).to("cuda")
+@pytest.fixture(params=[SIZES, [5, 1, 128, 127, 2, 64], [3, 31, 1]], ids=["flash", "short", "shorter"])
+def batch(request):
+    return pack(*draw_sequences(request.param, 1000)).to("cuda")
 
 
 def draw_qkv(batch, dtype=torch.float32):
@@ -27,17 +27,19 @@ def draw_qkv(batch, dtype=torch.float32):
     return torch.randn(len(batch.ids), 3, 12, 64, device="cuda", dtype=dtype)
 
 
-def test_the_packed_kernel_agrees_with_the_grids(batch):
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_packed_kernel_agrees_with_the_grids(batch, causal):
     qkv = draw_qkv(batch, torch.bfloat16)
-    packed, grids = attend(qkv, batch, 0.0), attend(qkv.float(), batch, 0.0)
+    packed, grids = attend(qkv, batch, 0.0, causal), attend(qkv.float(), batch, 0.0, causal)
     torch.testing.assert_close(packed.float(), grids, atol=0.02, rtol=0.02)
 
 
-def test_gradients_of_the_packed_kernel_agree(batch):
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_the_packed_kernel_agree(batch, causal):
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
         qkv = draw_qkv(batch, torch.bfloat16).to(dtype).requires_grad_()
-        attend(qkv, batch, 0.0).square().sum().backward()
+        attend(qkv, batch, 0.0, causal).square().sum().backward()
         gradients.append(qkv.grad.float())
     assert (gradients[0] - gradients[1]).norm() < 0.02 * gradients[1].norm()
 
@@ -52,6 +54,24 @@ def test_the_packed_kernel_drops(batch):
     qkv.requires_grad_()
     attend(qkv, batch, 0.1).sum().backward()
     assert torch.isfinite(qkv.grad).all()
+
+
+def test_gradients_of_the_short_kernel_know_what_was_dropped():
+    """Values that are unit vectors show the weights themselves; with the same ones dropped, plain torch agrees."""
+    batch = pack(*draw_sequences([64], 1000)).to("cuda")
+    qkv = draw_qkv(batch, torch.bfloat16)
+    qkv[:, 2] = torch.eye(64, device="cuda", dtype=torch.bfloat16)[:, None]
+    qkv.requires_grad_()
+    weights = attend(qkv, batch, 0.3)  # [64, H, 64]
+    upper = torch.randn_like(weights)
+    weights.backward(upper)
+    kept = weights.detach() > 0
+    assert abs(kept.float().mean() - 0.7) < 0.02
+    plain = qkv.detach().float().requires_grad_()
+    q, k, v = plain.permute(1, 2, 0, 3)
+    dropped = (q @ k.mT / 8).softmax(-1) * kept.transpose(0, 1) / 0.7
+    (dropped @ v).transpose(0, 1).backward(upper.float())
+    assert (qkv.grad.float() - plain.grad).norm() < 0.02 * plain.grad.norm()
 
 
 def test_batch_mates_do_not_matter():

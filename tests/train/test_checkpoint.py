@@ -26,7 +26,7 @@ def test_damage_leads_to_the_one_before(tmp_path, damage, caplog):
     write(tmp_path, 1)
     write(tmp_path, 2)
     folder = tmp_path / "checkpoints" / "00000002"
-    file = folder / ("state.json" if damage == "state" else "optimizer.safetensors")
+    file = folder / ("state.json" if damage == "state" else "00000.safetensors")
     content = file.read_bytes()
     if damage == "missing":
         file.unlink()
@@ -41,5 +41,13 @@ def test_damage_leads_to_the_one_before(tmp_path, damage, caplog):
 def test_nothing_in_a_checkpoint_is_pickled(tmp_path):
     write(tmp_path, 1)
     names = sorted(path.name for path in (tmp_path / "checkpoints" / "00000001").iterdir())
-    assert names == ["optimizer.safetensors", "state.json", "weights.safetensors"]
+    assert names == ["00000.safetensors", "state.json"]
     json.loads((tmp_path / "checkpoints" / "00000001" / "state.json").read_text())
+
+
+def test_one_never_finished_is_no_checkpoint(tmp_path, caplog):
+    write(tmp_path, 1)
+    write(tmp_path, 2)
+    (tmp_path / "checkpoints" / "00000002" / "state.json").unlink()
+    assert read_checkpoint(tmp_path).state.step == 1
+    assert not caplog.text

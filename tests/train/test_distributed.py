@@ -1,12 +1,15 @@
 """One rank or two, one row or several: the same examples, the same gradient, the same losses."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from support.runs import SMALL_RUN, metrics, without_dropout
 from support.stores import made_up_tokenizer
 
@@ -53,29 +56,47 @@ from dataclasses import replace
 import bertkit, torch
 from train.test_distributed import EXACT
 torch.set_num_threads(1)
-bertkit.pretrain(sys.argv[1], sys.argv[2], recipe=replace(EXACT, row_tokens=256), device="cpu", quiet=True)
+store, run, *flags = sys.argv[1:]
+recipe = replace(EXACT, row_tokens=256, compile="compile" in flags)
+bertkit.pretrain(store, run, recipe=recipe, device="cpu", quiet=True, shard="shard" in flags)
 """
 
 
-def test_two_ranks_are_one(store, one_row, tmp_path):
-    (tmp_path / "main.py").write_text(CODE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+def run_ranks(folder, store, *flags):
+    """A run in folder / "r" by two processes."""
+    (folder / "main.py").write_text(CODE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
+    command += ["--rdzv-endpoint", "127.0.0.1:0", folder / "main.py", store, folder / "r", *flags]
     path = os.pathsep.join([*sys.path, str(next(p for p in sys.path if p.endswith("tests")))])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [
-            *command,
-            "--rdzv-backend",
-            "c10d",
-            "--rdzv-endpoint",
-            "127.0.0.1:0",
-            str(tmp_path / "main.py"),
-            str(store),
-            str(tmp_path / "r"),
-        ],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert_same_losses(tmp_path / "r", one_row)
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "r"
+
+
+def test_two_ranks_are_one(store, one_row, tmp_path):
+    assert_same_losses(run_ranks(tmp_path, store), one_row)
+
+
+def test_a_sharded_model_is_a_whole_one(store, one_row, tmp_path):
+    """Two ranks with half of the model each; then the rest of the run again, by one rank with all of it."""
+    run = run_ranks(tmp_path, store, "shard")
+    assert_same_losses(run, one_row)
+    assert_same_weights(run, one_row)
+    last = run / "checkpoints" / "00000020"
+    assert len(list(last.glob("*.safetensors"))) == 2
+    shutil.rmtree(last)
+    bertkit.pretrain(store, run, recipe=replace(EXACT, row_tokens=256), device="cpu", quiet=True)
+    assert_same_losses(run, one_row)
+    assert_same_weights(run, one_row)
+
+
+def test_a_sharded_model_compiles(store, one_row, tmp_path):
+    assert_same_losses(run_ranks(tmp_path, store, "shard", "compile"), one_row)
+
+
+def assert_same_weights(a, b):
+    ours, theirs = (load_file(run / "model" / "model.safetensors") for run in (a, b))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=1e-4, rtol=0)

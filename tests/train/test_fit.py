@@ -125,7 +125,7 @@ def test_a_damaged_checkpoint_is_passed_over(store, whole, tmp_path, monkeypatch
     monkeypatch.setattr(fit_module.Trainer, "finished", lambda t, s: s.step >= 9)
     train(store, tmp_path / "r")
     monkeypatch.undo()
-    file = tmp_path / "r" / "checkpoints" / "00000009" / "weights.safetensors"
+    file = tmp_path / "r" / "checkpoints" / "00000009" / "00000.safetensors"
     file.write_bytes(file.read_bytes()[:-50])
     train(store, tmp_path / "r")
     assert "damaged" in caplog.text

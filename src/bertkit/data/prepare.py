@@ -24,7 +24,7 @@ from bertkit.data.engines import ENGINES
 from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
 from bertkit.errors import DataError, InputError
 from bertkit.progress import bar
-from bertkit.text.corpus import Corpus
+from bertkit.text.corpus import Corpus, Document
 from bertkit.text.memo import CorpusEncoder
 from bertkit.text.sentences import split_sentences
 from bertkit.text.tokenizer import Tokenizer
@@ -44,11 +44,11 @@ class Cleaning:
 
 @dataclass(frozen=True)
 class Unit:
-    """Documents to encode, how many have been read with them, and how many of those were left out and why."""
+    """Documents to encode, how many have been read with them, and those of them that were left out."""
 
-    texts: list[str]
+    documents: list[Document]
     read: int
-    dropped: dict[str, int]
+    dropped: list[dict[str, str]]
 
 
 @dataclass
@@ -58,7 +58,8 @@ class Progress:
     settings: dict[str, Any]
     shards: list[Shard] = field(default_factory=list)
     read: int = 0  # documents
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)  # documents by reason
+    listed: int = 0  # bytes of dropped.jsonl, a line for each of them
 
     def save(self, folder: Path) -> None:
         with new_file(folder / "progress.json") as aside:
@@ -72,13 +73,13 @@ class UnitEncoder:
         self.encoder = CorpusEncoder(tokenizer, memo_bytes=MEMO)
         self.dtype = id_dtype(tokenizer)
 
-    def __call__(self, unit: Unit) -> tuple[Piece, int, dict[str, int]]:
-        sentences = [split_sentences(text) for text in unit.texts]
+    def __call__(self, unit: Unit) -> tuple[Piece, int, list[dict[str, str]]]:
+        sentences = [split_sentences(document.text) for document in unit.documents]
         ids, bounds = self.encoder.encode([sentence for document in sentences for sentence in document])
         sizes = np.diff(bounds)
         owners = np.repeat(np.arange(len(sentences)), [len(document) for document in sentences])
         counts = np.bincount(owners[sizes > 0], minlength=len(sentences))  # what has no ids is no sentence, no document
-        dropped = unit.dropped | {"empty": unit.dropped.get("empty", 0) + int((counts == 0).sum())}
+        dropped = unit.dropped + [_dropped("empty", unit.documents[index]) for index in np.flatnonzero(counts == 0)]
         return Piece(ids.astype(self.dtype), sizes[sizes > 0], counts[counts > 0]), unit.read, dropped
 
 
@@ -103,14 +104,14 @@ def prepare_store(
         return Store(out)
     duplicates = _duplicates(corpus, cleaning, out)
     with bar("preparing", corpus.size, "bytes") as show, ENGINES[engine](partial(UnitEncoder, tokenizer), workers) as run:
-        waiting, read, dropped = list[Piece](), progress.read, Counter(progress.dropped)
+        waiting, read, dropped = list[Piece](), progress.read, list[dict[str, str]]()
         for piece, read, new in run(_units(corpus, cleaning, duplicates, progress.read)):
             waiting.append(piece)
-            dropped.update(new)
+            dropped += new
             show(corpus.position, f"{read:,} documents")
             if sum(len(one.ids) for one in waiting) >= shard_tokens:
                 _add_shard(out, progress, waiting, read, dropped)
-                waiting = []
+                waiting, dropped = [], []
         _add_shard(out, progress, waiting, read, dropped)
     return _finish(out, progress, corpus, id_dtype(tokenizer))
 
@@ -163,38 +164,46 @@ def _duplicates(corpus: Corpus, cleaning: Cleaning, out: Path) -> set[int]:
 
 def _units(corpus: Corpus, cleaning: Cleaning, duplicates: set[int], done: int) -> Iterator[Unit]:
     """The documents after the first `done`, in units; where a unit ends depends on the documents alone."""
-    texts, size, dropped = list[str](), 0, Counter[str]()
+    documents, size, dropped = list[Document](), 0, list[dict[str, str]]()
     read = 0
     for read, document in enumerate(corpus, start=1):
         if read <= done:
             continue
         if read - 1 in duplicates:
-            dropped["duplicate"] += 1
+            dropped.append(_dropped("duplicate", document))
         elif cleaning.min_words and len(document.text.split()) < cleaning.min_words:
-            dropped["short"] += 1
+            dropped.append(_dropped("short", document))
         else:
-            texts.append(document.text)
+            documents.append(document)
             size += len(document.text)
         if size >= UNIT:
-            yield Unit(texts, read, dict(dropped))
-            texts, size, dropped = [], 0, Counter()
-    if texts or dropped:
-        yield Unit(texts, read, dict(dropped))
+            yield Unit(documents, read, dropped)
+            documents, size, dropped = [], 0, []
+    if documents or dropped:
+        yield Unit(documents, read, dropped)
 
 
-def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dropped: Counter[str]) -> None:
-    """Writes a shard, then the progress that includes it."""
-    if not any(len(piece.ids) for piece in pieces):
-        return
-    progress.shards.append(write_shard(out, len(progress.shards), pieces))
-    progress.read, progress.dropped = read, dict(dropped)
+def _dropped(reason: str, document: Document) -> dict[str, str]:
+    return {"reason": reason, "place": f"{document.path.name}:{document.line}", "begins": document.text[:80]}
+
+
+def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dropped: list[dict[str, str]]) -> None:
+    """Writes a shard and the list of what was dropped on the way, then the progress that includes them."""
+    if any(len(piece.ids) for piece in pieces):
+        progress.shards.append(write_shard(out, len(progress.shards), pieces))
+    with open(out / "dropped.jsonl", "ab") as stream:
+        stream.truncate(progress.listed)  # what a run that was stopped had listed beyond its last shard
+        stream.write("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in dropped).encode())
+        progress.listed = stream.tell()
+    progress.read = read
+    progress.dropped = dict(Counter(progress.dropped) + Counter(one["reason"] for one in dropped))
     progress.save(out)
 
 
 def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:
     if not progress.shards:
         raise DataError("no document was left to store; look at the corpus and the cleaning flags", out)
-    dropped = {reason: count for reason, count in progress.dropped.items() if count} | {"bad lines": corpus.skipped}
+    dropped = progress.dropped | {"bad lines": corpus.skipped}
     write_manifest(out, progress.shards, dtype, {"dropped": dropped, "settings": progress.settings})
     (out / "progress.json").unlink()
     return Store(out)

@@ -2,8 +2,9 @@
 
 T tokens, B sequences, D width, H heads, K head width, n sequences of a bucket, L its length.
 
-Two ways to the same numbers: on CUDA in half precision a variable-length kernel works on the packed row as it is;
-everywhere else q, k and v are laid into grids of about one length. This file and the ONNX export alone ever pad.
+Two ways to the same numbers: on CUDA in half precision variable-length kernels work on the packed row as it is, our own
+on short sequences; everywhere else q, k and v are laid into grids of about one length. This file and the ONNX export alone
+ever pad.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
+from bertkit.model.dropout import random_key
+
+SHORT = 128  # tokens that our own kernel holds at once
 
 
 class Attention(nn.Module):
@@ -52,7 +56,12 @@ def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False) -> T
 
 
 def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool) -> Tensor:
-    """Flash attention over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
+    """Over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
+    if batch.longest <= SHORT and qkv.shape[-1] in (16, 32, 64, 128):
+        from bertkit.model.kernels import attend_short  # Triton is there with CUDA only
+
+        key = random_key(qkv.device) if dropout else batch.boundaries
+        return attend_short(qkv, batch.boundaries, key, batch.longest, dropout, causal)
     q, k, v = qkv.unbind(1)  # 3 × [T, H, K]
     ends, longest = batch.boundaries, batch.longest
     return torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, dropout, causal, False)[0]

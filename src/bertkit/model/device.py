@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from bertkit.errors import InputError
 from bertkit.model.config import Config
@@ -27,7 +27,12 @@ def find_device(name: str) -> torch.device:
     return device
 
 
-def compiled(module: nn.Module) -> Any:
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Where matrix products are computed in the given precision."""
+    return torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
+
+
+def compiled(module: Callable) -> Any:
     """The module as one graph for each of a few fixed shapes.
 
     Inductor's mixed-order reductions fuse the column sums of a layer norm's gradient with its rows; with dropout beside it,

@@ -26,10 +26,14 @@ class Dropout(nn.Module):
 
 def hashed_dropout(x: Tensor, rate: float) -> Tensor:
     """Drops by a hash (murmur3's finaliser) of the place in x, keyed by a number from torch's generator."""
-    key = torch.randint(-(2**31), 2**31, (), dtype=torch.int32, device=x.device)
-    h = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ key
+    h = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ random_key(x.device)
     h = (h ^ (h >> 16 & 0xFFFF)) * -2048144789
     h = (h ^ (h >> 13 & 0x7FFFF)) * -1028477387
     h = h ^ (h >> 16 & 0xFFFF)
     keep = (h & 0xFFFFFF) >= round(rate * 2**24)
     return torch.where(keep, x * (1 / (1 - rate)), 0)
+
+
+def random_key(device: torch.device) -> Tensor:
+    """One number from torch's generator, for a kernel to hash with."""
+    return torch.randint(-(2**31), 2**31, (), dtype=torch.int32, device=device)

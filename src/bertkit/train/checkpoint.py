@@ -1,6 +1,8 @@
-"""Checkpoints: everything a run goes on from, written aside and renamed, without pickles.
+"""Checkpoints: everything a run goes on from, without pickles.
 
-RUN/checkpoints/00001000/weights.safetensors  optimizer.safetensors  state.json
+RUN/checkpoints/00001000/00000.safetensors  state.json
+
+One file a rank where the model is sharded, else one. state.json comes last: with it, a checkpoint is whole.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.atomic import checksum, new_folder
+from bertkit.atomic import checksum, new_file
 from bertkit.errors import ArtifactError
+from bertkit.train.distributed import World, is_sharded, local
 
 log = logging.getLogger("bertkit")
 
@@ -43,15 +47,24 @@ class Checkpoint:
     optimizer: dict[str, Tensor]
 
 
-def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
-    """Writes a checkpoint and then removes all but the newest `keep`."""
-    with new_folder(run / "checkpoints" / f"{checkpoint.state.step:08d}", marker="state.json") as aside:
-        save_file(_contiguous(checkpoint.weights), aside / "weights.safetensors")
-        save_file(_contiguous(checkpoint.optimizer), aside / "optimizer.safetensors")
-        sums = {name: checksum(aside / f"{name}.safetensors") for name in ("weights", "optimizer")}
-        (aside / "state.json").write_text(json.dumps(asdict(checkpoint.state) | {"checksums": sums}), encoding="utf-8")
-    for old in _folders(run)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int, world: World | None = None) -> None:
+    """Writes a checkpoint and then removes all but the newest `keep`. Of a sharded one, every rank writes its part."""
+    world = world or World()
+    folder = run / "checkpoints" / f"{checkpoint.state.step:08d}"
+    if world.leads:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    world.wait()
+    with new_file(folder / f"{world.rank:05d}.safetensors") as aside:
+        save_file(_mine(checkpoint, world), aside)
+        total = checksum(aside)
+    sums = world.gather(total)
+    if world.leads:
+        files = {f"{rank:05d}.safetensors": one for rank, one in enumerate(sums)}
+        with new_file(folder / "state.json") as aside:
+            aside.write_text(json.dumps(asdict(checkpoint.state) | {"checksums": files}), encoding="utf-8")
+        for old in _folders(run)[keep:]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def read_checkpoint(run: Path) -> Checkpoint | None:
@@ -59,11 +72,8 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
     for folder in _folders(run):
         try:
             content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            sums = content.pop("checksums")
-            for name, expected in sums.items():
-                if checksum(folder / f"{name}.safetensors") != expected:
-                    raise ArtifactError(f"{name}.safetensors fails its checksum")
-            weights, optimizer = (load_file(folder / f"{name}.safetensors") for name in ("weights", "optimizer"))
+            parts = [_read_part(folder / name, expected) for name, expected in content.pop("checksums").items()]
+            weights, optimizer = (_join(parts, kind) for kind in ("weights/", "optimizer/"))
             return Checkpoint(State(**content), weights, optimizer)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             log.warning("%s: the checkpoint is damaged (%s); going back to the one before", folder, error)
@@ -71,9 +81,26 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
 
 
 def _folders(run: Path) -> list[Path]:
-    """The checkpoints' folders, newest first."""
-    return sorted((run / "checkpoints").glob("[0-9]*"), reverse=True)
+    """The checkpoints' folders, newest first; one without state.json was never finished."""
+    return sorted((file.parent for file in (run / "checkpoints").glob("[0-9]*/state.json")), reverse=True)
 
 
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+def _mine(checkpoint: Checkpoint, world: World) -> dict[str, Tensor]:
+    """What this rank writes: its shards, and the first rank what is not sharded."""
+    tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
+    tensors |= {f"optimizer/{name}": tensor for name, tensor in checkpoint.optimizer.items()}
+    mine = {name: local(tensor) for name, tensor in tensors.items() if is_sharded(tensor) or world.leads}
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in mine.items()}
+
+
+def _read_part(file: Path, expected: str) -> dict[str, Tensor]:
+    if checksum(file) != expected:
+        raise ArtifactError(f"{file.name} fails its checksum")
+    return load_file(file)
+
+
+def _join(parts: list[dict[str, Tensor]], kind: str) -> dict[str, Tensor]:
+    """Whole tensors by name: a shard is a rank's rows."""
+    names = [name for name in parts[0] if name.startswith(kind)]
+    shards = {name: [part[name] for part in parts if name in part] for name in names}
+    return {name.removeprefix(kind): torch.cat(found) if len(found) > 1 else found[0] for name, found in shards.items()}

@@ -1,4 +1,4 @@
-"""Many processes, one run: torchrun's environment, data-parallel gradients, and sums over ranks."""
+"""Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from bertkit.model.device import compiled
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,67 @@ class World:
         if self.size > 1:
             dist.barrier()
 
-    def spread(self, network: nn.Module, device: torch.device) -> nn.Module:
-        """The network with gradients averaged over ranks."""
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text, in the order of ranks."""
+        texts = [text] * self.size
+        if self.size > 1:
+            dist.all_gather_object(texts, text)
+        return texts
+
+    def spread(self, network: nn.Module, device: torch.device, *, compile: bool, shard: bool) -> nn.Module:
+        """The network, compiled or not, with gradients averaged over ranks; sharded, each rank keeps a part of it."""
+        if shard and self.size > 1:
+            return _sharded(network, device, compile)
+        network = compiled(network) if compile else network
         if self.size == 1:
             return network
         return nn.parallel.DistributedDataParallel(network, [device] if device.type == "cuda" else None)
+
+
+def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Module:
+    """FSDP2: weights, gradients and moments are cut over ranks; a block is put together when it is its turn."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for blocks in (module for module in network.modules() if isinstance(module, nn.ModuleList)):
+        for block in blocks:
+            if compile:
+                block.forward = compiled(block.forward)
+            fully_shard(block, mesh=mesh)
+    fully_shard(network, mesh=mesh)
+    return network
+
+
+@contextmanager
+def synced(network: nn.Module, last: bool) -> Iterator[None]:
+    """Ranks exchange gradients once a step, with the last row."""
+    if isinstance(network, FSDPModule):
+        network.set_requires_gradient_sync(last)
+        yield
+    elif isinstance(network, nn.parallel.DistributedDataParallel) and not last:
+        with network.no_sync():
+            yield
+    else:
+        yield
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's rows of a sharded tensor; any other as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a sharded tensor, on every rank: all must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def laid_like(tensor: Tensor, other: Tensor) -> Tensor:
+    """The whole tensor where `other` is, sharded as it is."""
+    if not isinstance(other, DTensor):
+        return tensor.to(other.device)
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
 
 
 @contextmanager

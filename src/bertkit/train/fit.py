@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,10 +21,10 @@ from bertkit.data.examples import ExampleSettings, ExampleSource, PretrainingBat
 from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
 from bertkit.errors import TrainingError
-from bertkit.model.device import PRECISIONS, compiled, flops_per_token, peak_flops
+from bertkit.model.device import autocast, flops_per_token, peak_flops
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
-from bertkit.train.distributed import World
+from bertkit.train.distributed import World, laid_like, synced, whole
 from bertkit.train.log import Log
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Recipe, rate_factor
@@ -44,6 +45,7 @@ class Job:
     export: Callable[[Path], None]  # writes the network as an artifact
     init: str = ""  # the model it began from
     fork: bool = False  # go on though the recipe has changed
+    shard: bool = False  # cut weights, gradients and moments over the ranks
     workers: int = 0
     quiet: bool = False
 
@@ -76,10 +78,9 @@ def fit(job: Job) -> State:
     trainer.checkpoint(state)
     if stop:
         raise Interrupted(stop[0], state.step)
+    trainer.export(job.run / "model")
     if job.world.leads:
-        job.export(job.run / "model")
-        samples = [filled_samples(trainer.network, source, job.device) for source in trainer.held_out[state.phase :][:1]]
-        write_report(job.run, samples=samples[0] if samples else [])
+        write_report(job.run, samples=trainer.samples(state))
     return state
 
 
@@ -96,13 +97,13 @@ class Trainer:
 
     def __init__(self, job: Job):
         self.job, recipe = job, job.recipe
-        self.network = job.network.to(job.device).train()
         job.network.encoder.checkpointing = recipe.checkpointing
-        self.forward = job.world.spread(compiled(self.network) if recipe.compile else self.network, job.device)
+        self.network = (deepcopy(job.network) if job.shard else job.network).to(job.device).train()
+        self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
         self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda")
         self.loader = Loader(self._sources(False), workers=job.workers, rank=job.world.rank, world=job.world.size)
         self.held_out = self._sources(True) if recipe.held_out else []
-        self.started = time.monotonic()
+        self.started: float | None = None  # the clock starts after the first step, which compiles
         self.window = torch.zeros(4, device=job.device)
         self.bad = torch.full((), -1, device=job.device)
         self.norm = torch.zeros((), device=job.device)
@@ -130,10 +131,11 @@ class Trainer:
         found = read_checkpoint(self.job.run)
         if found is None:
             return State()
-        self.network.load_state_dict(found.weights)
+        with torch.no_grad():
+            for name, parameter in self.network.named_parameters():
+                parameter.copy_(laid_like(found.weights[name], parameter))
         self.optimizers.restore(found.optimizer)
         self.window = torch.tensor(found.state.window, device=self.job.device)
-        self.started = time.monotonic() - found.state.elapsed
         return found.state
 
     def progress(self, state: State) -> float:
@@ -157,12 +159,13 @@ class Trainer:
         step = self.loader.step(phase, self._rows(progress), state.cursor)
         counts = self._counts(step)
         sums = self._gradients(step, counts, state.step)
-        self.norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.job.recipe.optimizer.clip)
+        self.norm = whole(nn.utils.clip_grad_norm_(self.network.parameters(), self.job.recipe.optimizer.clip))
         self.optimizers.step(rate_factor(self.job.recipe.schedule, progress))
         self.window += sums
         self.bad = torch.where((self.bad < 0) & ~sums.isfinite().all(), state.step, self.bad)
         state.counts = [a + b for a, b in zip(state.counts, counts.tolist(), strict=True)]
         state.step, state.cursor, state.tokens = state.step + 1, step.cursor, state.tokens + int(counts[2])
+        self.started = time.monotonic() - state.elapsed if self.started is None else self.started
         state.elapsed = time.monotonic() - self.started
 
     def _rows(self, progress: float) -> int:
@@ -187,7 +190,7 @@ class Trainer:
             seed = draw(self.job.recipe.seed, 7, number, index, self.job.world.rank)[0]
             torch.manual_seed(int(seed >> np.uint64(1)))
             last = index == len(step.rows) - 1
-            with self._synced(last):
+            with synced(self.forward, last):
                 part = self._sums(self.forward, row)
                 loss = part[0] / hidden + part[1] / pairs
                 (loss * self.job.world.size).backward()
@@ -196,19 +199,10 @@ class Trainer:
 
     def _sums(self, network: nn.Module, row: PretrainingBatch) -> Tensor:
         """The network's sums over a row, in the recipe's precision; the row is copied while the device computes."""
-        device, dtype = self.job.device, PRECISIONS[self.job.recipe.precision]
+        device = self.job.device
         row = row.pin_memory() if device.type == "cuda" else row
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with autocast(device, self.job.recipe.precision):
             return network(row.to(device, non_blocking=True))
-
-    @contextmanager
-    def _synced(self, last: bool) -> Iterator[None]:
-        """Ranks exchange gradients once a step, with the last row."""
-        if isinstance(self.forward, nn.parallel.DistributedDataParallel) and not last:
-            with self.forward.no_sync():
-                yield
-        else:
-            yield
 
     def report(self, state: State, log: Log) -> None:
         """Writes the means since the last report, and stops the run if a loss is no number any more."""
@@ -267,16 +261,34 @@ class Trainer:
         log.show(f"step {state.step:,} · held out: loss {loss:.3f} · accuracy {result['held_out_accuracy']:.1%}")
         if loss < state.best:
             state.best = loss
-            if self.job.world.leads:
-                self.job.export(self.job.run / "best")
+            self.export(self.job.run / "best")
+
+    def samples(self, state: State) -> list[str]:
+        """Some held-out examples, filled, for the report."""
+        if not self.held_out:
+            return []
+        with autocast(self.job.device, self.job.recipe.precision):
+            return filled_samples(self.job.network.to(self.job.device), self.held_out[state.phase], self.job.device)
 
     def checkpoint(self, state: State) -> None:
         self._check(state)
         state.window = self.window.tolist()
-        if self.job.world.leads:
-            weights = dict(self.network.state_dict())
-            write_checkpoint(self.job.run, Checkpoint(state, weights, self.optimizers.state()), self.job.recipe.keep)
+        content = Checkpoint(state, dict(self.network.named_parameters()), self.optimizers.state())
+        if self.job.shard:
+            write_checkpoint(self.job.run, content, self.job.recipe.keep, self.job.world)
+        elif self.job.world.leads:
+            write_checkpoint(self.job.run, content, self.job.recipe.keep)
         self.job.world.wait()
+
+    def export(self, to: Path) -> None:
+        """Writes the network as an artifact; a sharded one is put together first, tensor by tensor."""
+        if self.job.shard:
+            plain = dict(self.job.network.named_parameters())
+            with torch.no_grad():
+                for name, parameter in self.network.named_parameters():
+                    plain[name].copy_(whole(parameter))
+        if self.job.world.leads:
+            self.job.export(to)
 
     def _check(self, state: State) -> None:
         """Nothing is written once a loss is no number: the last checkpoint stays good."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from bertkit.train.distributed import laid_like
 from bertkit.train.recipe import Optimizer
 
 
@@ -60,5 +61,7 @@ class Optimizers:
 
 
 def _place(key: str, tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Moments lie beside their parameter; AdamW's count of steps does so only where it is fused."""
-    return tensor.to(parameter.device) if key != "step" or parameter.is_cuda else tensor
+    """Moments lie as their parameter does; AdamW's count of steps is one number, and beside it only where it is fused."""
+    if key == "step":
+        return tensor.to(parameter.device) if parameter.is_cuda else tensor
+    return laid_like(tensor, parameter)

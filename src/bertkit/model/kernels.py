@@ -1,0 +1,141 @@
+"""Attention of short sequences as one Triton kernel each way: a program holds a whole head of a whole sequence.
+
+General kernels cut long sequences into tiles and pay for it on short ones: scores' maxima are kept for the gradient, the
+gradient of the queries is summed up in memory, and three gradients are copied into one. Up to 128 tokens all of it fits one
+tile: the gradient computes the scores again, needs nothing but q, k and v, and is written where the linear map wants it.
+`attention._attend_in_grids` is the same in plain torch; tests/model/test_cuda.py holds them together.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _weights(q, k, n, key, scale: tl.constexpr, size: tl.constexpr, causal: tl.constexpr, rate: tl.constexpr):
+    """Softmax [size, size] of one head, and what each weight is multiplied with: 1, or dropout's 0 and 1 / (1 - rate)."""
+    row, column = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
+    seen = (column < n) & (column <= row) if causal else column < n
+    scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+    e = tl.exp2(scores - tl.max(scores, 1)[:, None])
+    weights = e * (1.0 / tl.sum(e, 1))[:, None]
+    if rate == 0:
+        return weights, weights
+    place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * (size * size) + row * size + column
+    h = (place ^ key).to(tl.uint32)  # murmur3's finaliser, as in dropout.py
+    h = (h ^ (h >> 16)) * 2246822507
+    h = (h ^ (h >> 13)) * 3266489909
+    keep = ((h ^ (h >> 16)) & 0xFFFFFF) >= int(rate * 16777216)
+    return weights, tl.where(keep, weights * (1 / (1 - rate)), 0.0)
+
+
+@triton.jit
+def _forward(
+    qkv,
+    out,
+    bounds,
+    keys,
+    scale: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    size: tl.constexpr,
+    causal: tl.constexpr,
+    rate: tl.constexpr,
+):
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    begin = tl.load(bounds + sequence).to(tl.int64)
+    n = (tl.load(bounds + sequence + 1) - begin).to(tl.int32)
+    if n > 0:
+        row, inside = tl.arange(0, size)[:, None], tl.arange(0, size)[:, None] < n
+        at = qkv + (begin + row) * (3 * heads * width) + head * width + tl.arange(0, width)[None, :]
+        q, k = tl.load(at, inside, 0.0), tl.load(at + heads * width, inside, 0.0)
+        v = tl.load(at + 2 * heads * width, inside, 0.0)
+        _, dropped = _weights(q, k, n, tl.load(keys), scale, size, causal, rate)
+        mixed = tl.dot(dropped.to(v.dtype), v)
+        tl.store(
+            out + (begin + row) * (heads * width) + head * width + tl.arange(0, width)[None, :], mixed.to(v.dtype), inside
+        )
+
+
+@triton.jit
+def _backward(
+    qkv,
+    upper,
+    out,
+    bounds,
+    keys,
+    scale: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    size: tl.constexpr,
+    causal: tl.constexpr,
+    rate: tl.constexpr,
+):
+    """out [T, 3, H, K] from the gradient `upper` [T, H, K] of the mixed values."""
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    begin = tl.load(bounds + sequence).to(tl.int64)
+    n = (tl.load(bounds + sequence + 1) - begin).to(tl.int32)
+    if n > 0:
+        row, inside = tl.arange(0, size)[:, None], tl.arange(0, size)[:, None] < n
+        places = (begin + row) * (3 * heads * width) + head * width + tl.arange(0, width)[None, :]
+        at, to = qkv + places, out + places
+        q, k = tl.load(at, inside, 0.0), tl.load(at + heads * width, inside, 0.0)
+        v = tl.load(at + 2 * heads * width, inside, 0.0)
+        do = tl.load(upper + (begin + row) * (heads * width) + head * width + tl.arange(0, width)[None, :], inside, 0.0)
+        weights, dropped = _weights(q, k, n, tl.load(keys), scale, size, causal, rate)
+        tl.store(to + 2 * heads * width, tl.dot(tl.trans(dropped.to(do.dtype)), do).to(v.dtype), inside)
+        dp = tl.dot(do, tl.trans(v))
+        weighted = dropped * dp  # weight × its gradient
+        ds = (weighted - weights * tl.sum(weighted, 1)[:, None]).to(q.dtype)
+        natural = scale * 0.6931471805599453  # scale is that of powers of two
+        tl.store(to, (tl.dot(ds, k) * natural).to(q.dtype), inside)
+        tl.store(to + heads * width, (tl.dot(tl.trans(ds), q) * natural).to(q.dtype), inside)
+
+
+@torch.library.triton_op("bertkit::attend_short", mutates_args=())
+def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
+    """Mixed values [T, H, K] of q, k and v [T, 3, H, K], sequences of at most 128 tokens; key seeds dropout."""
+    out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
+    _launch(_forward, (qkv, out), bounds, key, longest, rate, causal)
+    return out
+
+
+@torch.library.triton_op("bertkit::attend_short_backward", mutates_args=())
+def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
+    out = torch.empty_like(qkv)
+    _launch(_backward, (qkv, upper.contiguous(), out), bounds, key, longest, rate, causal)
+    return out
+
+
+def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> None:
+    heads, width = tensors[0].shape[2:]
+    size = max(16, triton.next_power_of_2(longest))
+    scale = width**-0.5 * 1.4426950408889634
+    torch.library.wrap_triton(kernel)[(bounds.shape[0] - 1, heads)](
+        *tensors,
+        bounds,
+        key,
+        scale=scale,
+        heads=heads,
+        width=width,
+        size=size,
+        causal=causal,
+        rate=rate,
+        num_warps=8 if size == 128 else 4,
+    )
+
+
+def _keep(ctx, inputs, output) -> None:
+    qkv, bounds, key, *ctx.settings = inputs
+    ctx.save_for_backward(qkv, bounds, key)
+
+
+def _backpropagate(ctx, upper: Tensor):
+    qkv, bounds, key = ctx.saved_tensors
+    return _gradient(qkv, upper, bounds, key, *ctx.settings), None, None, None, None, None
+
+
+attend_short.register_autograd(_backpropagate, setup_context=_keep)

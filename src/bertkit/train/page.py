@@ -1,0 +1,146 @@
+"""What the pages of all reports share: the skeleton and its look, cards, tables, and plots as inline SVG.
+
+A page is one file: it needs no network and no scripts, and follows the reader's light or dark mode. Cards and tables take
+plain text and escape it; sections take HTML.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bertkit.atomic import new_file
+
+BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#059669", "#6b7280"
+INK, LINE = "#111827", "#e5e7eb"
+MODAL = {BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "quiet", INK: "ink", LINE: "line"}  # variables of the style
+LOOK: dict[Any, Any] = (
+    dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK)
+    | dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), GREY)
+    | dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none")
+    | {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "font.size": 9}
+    | {"svg.fonttype": "none", "svg.hashsalt": "bertkit"}  # letters stay text, and the same run gives the same file
+)
+STYLE = """
+:root { color-scheme: light dark; --ink: #111827; --quiet: #6b7280; --line: #e5e7eb; --paper: #ffffff; --good: #dcfce7;
+  --bad: #fee2e2; --blue: #2563eb; --orange: #ea580c; --green: #059669; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --quiet: #9ca3af; --line: #374151; --paper: #111827;
+  --good: #14532d; --bad: #7f1d1d; --blue: #60a5fa; --orange: #fb923c; --green: #34d399; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
+.quiet { color: var(--quiet); } h2 + .quiet { margin: -.5rem 0 .6rem; } h1, .quiet { overflow-wrap: anywhere; }
+.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin-top: 1.2rem; }
+.card { border: 1px solid var(--line); border-radius: .6rem; padding: .6rem 1rem; min-width: 8rem; }
+.card b { display: block; font-size: 1.3rem; font-weight: 600; } .card small { color: var(--quiet); }
+svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; width: 100%; font-variant-numeric: tabular-nums; }
+td, th { padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
+td { overflow-wrap: anywhere; } th, td:first-child { color: var(--quiet); font-weight: 400; white-space: nowrap; }
+td:last-child:nth-child(2) { width: 70%; }
+th.number, td.number { text-align: right; padding: .15rem 0 .15rem .8rem; white-space: nowrap; }
+.sample { margin: .7rem 0; line-height: 1.9; } .right, .wrong { border-radius: .3rem; padding: .05rem .3rem; }
+.right { background: var(--good); } .wrong { background: var(--bad); } .wrong s { color: var(--quiet); }
+"""
+
+
+def write_page(file: Path, title: str, subtitle: str, parts: Iterable[str], style: str = "") -> Path:
+    """Writes a page of sections and other HTML under a title."""
+    page = [
+        f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(title)}</title>",
+        f"<meta name='viewport' content='width=device-width'><style>{STYLE}{style}</style>",
+        f"<h1>{escape(title)}</h1><div class='quiet'>{escape(subtitle)}</div>",
+        *parts,
+        "</html>",
+    ]
+    with new_file(file) as aside:
+        aside.write_text("\n".join(page), encoding="utf-8")
+    return file
+
+
+def section(title: str, *parts: str, note: str = "") -> str:
+    """A heading, a quiet line if there is something to explain, and what follows."""
+    return "\n".join([f"<h2>{escape(title)}</h2>", f"<div class='quiet'>{escape(note)}</div>" if note else "", *parts])
+
+
+def cards(figures: Mapping[str, str], notes: Mapping[str, str] | None = None) -> str:
+    """Named figures, some with a small note, in frames."""
+    frames = []
+    for name, value in figures.items():
+        note = f"<small>{escape(notes[name])}</small>" if notes and name in notes else ""
+        frames.append(f"<div class='card'>{escape(name)}<b>{escape(value)}</b>{note}</div>")
+    return f"<div class='cards'>{''.join(frames)}</div>"
+
+
+def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = (), *, words: int = 2) -> str:
+    """Rows of cells: the first `words` columns hold words, the others numbers, which stand at the right."""
+    lines = [_line(row, "td", words) for row in rows]
+    return f"<div class='wide'><table>{''.join([_line(head, 'th', words), *lines])}</table></div>"
+
+
+def settings_table(settings: Mapping[str, Any]) -> str:
+    return table(flat(settings).items())
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as one list of dotted names."""
+    names: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            names |= flat(value, f"{prefix}{name}.")
+        else:
+            names[f"{prefix}{name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return names
+
+
+def draw(panels: Sequence[Callable[[Any], None]], height: float = 2.8) -> str:
+    """Plots in rows of two as one SVG; each panel fills an axis."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    with mpl.rc_context(LOOK):
+        lines = (len(panels) + 1) // 2
+        figure, axes = pyplot.subplots(lines, 2, figsize=(9.6, height * lines), layout="constrained", squeeze=False)
+        for axis, panel in zip(axes.flat, panels, strict=False):
+            panel(axis)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
+        stream = io.StringIO()
+        figure.savefig(stream, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    picture = stream.getvalue()[stream.getvalue().index("<svg") :]
+    for colour, name in MODAL.items():
+        picture = picture.replace(colour, f"var(--{name})")
+    return picture
+
+
+def curves(
+    title: str, rows: list[dict[str, Any]], series: dict[str, str], *, floor: float | None = 0
+) -> Callable[[Any], None]:
+    """A panel with fields of the metrics over the steps, each in its colour; dots where they were measured now and then."""
+
+    def panel(axis: Any) -> None:
+        for name, colour in series.items():
+            points = [(row["step"], row[name]) for row in rows if name in row]
+            if points:
+                marker = "o" if name.startswith(("held", "dev")) else None
+                label = name.replace("_", " ")
+                axis.plot(*zip(*points, strict=True), color=colour, label=label, marker=marker, markersize=3, lw=1.4)
+        axis.set_title(title, loc="left", fontsize=10)
+        axis.set_xlabel("step")
+        axis.set_ylim(bottom=floor)
+        axis.grid(color=LINE)
+        if len(series) > 1 and axis.lines:
+            axis.legend(frameon=False, fontsize=8)
+
+    return panel
+
+
+def _line(cells: Sequence[Any], kind: str, words: int) -> str:
+    made = (f"<{kind}{' class=number' if n >= words else ''}>{escape(str(cell))}</{kind}>" for n, cell in enumerate(cells))
+    return f"<tr>{''.join(made)}</tr>" if cells else ""
