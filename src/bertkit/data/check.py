@@ -1,0 +1,122 @@
+"""Looks at data before training: rows, labels, lengths in pieces, texts that repeat or leak between splits, bad rows.
+
+Texts are the same if they differ only in case and white space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.readers import Table
+from bertkit.data.records import AnyRecord, Choice, Question, Words, texts
+from bertkit.text.memo import CorpusEncoder
+from bertkit.text.tokenizer import Tokenizer
+
+QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
+BLOCK = 4096  # texts encoded at a time
+SHOWN = 5  # examples of a finding
+
+
+def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+    """What is in the splits, best read with bad="skip", and what looks wrong; the first split is the one to train on."""
+    encoder = CorpusEncoder(tokenizer)
+    keys = {name: [_key(record) for record in table.records] for name, table in splits.items()}
+    found = {name: _check_split(table, keys[name], encoder, max_length) for name, table in splits.items()}
+    leaks = {}
+    for first, second in combinations(splits, 2):
+        there = dict(zip(keys[first], splits[first].records, strict=True))
+        shared = [(there[key], r) for key, r in zip(keys[second], splits[second].records, strict=True) if key in there]
+        leaks[f"{first}, {second}"] = dict(rows=len(shared), examples=_places(shared))
+    trained, *others = found.values()
+    unseen = sorted({label for other in others for label in other["labels"]} - set(trained["labels"]) - {"unlabelled"})
+    once = sorted(label for label, count in trained["labels"].items() if count == 1)
+    return dict(max_length=max_length, splits=found, leaks=leaks, labels_only_once=once, labels_not_in_training=unseen)
+
+
+def describe_check(report: Mapping[str, Any]) -> list[str]:
+    """The report as lines to read."""
+    lines = []
+    for name, split in report["splits"].items():
+        lines.append(f"{name}: {split['rows']:,} rows of {split['file']}, {split['skipped']:,} bad rows skipped")
+        lines += [f"  {complaint}" for complaint in split["complaints"]]
+        total = sum(split["labels"].values())
+        counts = [f"{label} {count:,} ({count / total:.1%})" for label, count in split["labels"].items()]
+        lines.append(f"  labels: {', '.join(counts[:20])}{' …' * (len(counts) > 20)}{_spell(split['numbers'])}")
+        over = f"{split['long']:,} rows over {report['max_length']} are {split['long_are']}"
+        lines.append(f"  pieces: {_spell(split['pieces'])}; {over}")
+        lines.append(f"  repeated: {split['repeated']:,} rows, {split['contradicting']:,} with another label")
+        lines += [f"    {example}" for example in split["examples"]]
+    for pair, leak in report["leaks"].items():
+        lines += [f"{pair}: {leak['rows']:,} rows in both", *(f"    {example}" for example in leak["examples"])]
+    for finding in ("labels_only_once", "labels_not_in_training"):
+        if report[finding]:
+            lines.append(f"{finding.replace('_', ' ')}: {', '.join(report[finding][:20])}")
+    return lines
+
+
+def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder, max_length: int) -> dict[str, Any]:
+    first, again = dict[bytes, AnyRecord](), []
+    for key, record in zip(keys, table.records, strict=True):
+        if first.setdefault(key, record) is not record:
+            again.append((first[key], record))
+    labels = [_labels(record) for record in table.records]
+    numbers = [label for each in labels for label in each if isinstance(label, float)]
+    counts = Counter(label for each in labels for label in each if isinstance(label, str))
+    lengths = _lengths(table, encoder)
+    return dict(
+        file=str(table.path),
+        rows=len(table.records),
+        skipped=table.skipped,
+        complaints=table.complaints,
+        labels=dict(counts.most_common()),
+        numbers=dict(lowest=min(numbers), mean=sum(numbers) / len(numbers), highest=max(numbers)) if numbers else {},
+        pieces={name: int(np.quantile(lengths, share, method="higher")) for name, share in QUANTILES.items()},
+        long=int((lengths > max_length).sum()),
+        long_are="read in windows" if table.task in ("qa", "tagging") else "truncated",
+        repeated=len(again),
+        contradicting=sum(_labels(a) != _labels(b) for a, b in again),
+        examples=_places(again),
+    )
+
+
+def _lengths(table: Table, encoder: CorpusEncoder) -> np.ndarray:
+    """Pieces of each record as the model sees it, special ones counted: the longest of its sequences."""
+    parts = [texts(record) for record in table.records]
+    row = [text for part in parts for text in part]
+    blocks = [np.diff(encoder.encode(row[begin : begin + BLOCK])[1]) for begin in range(0, len(row), BLOCK)]
+    boundaries = np.cumsum([len(part) for part in parts])[:-1]
+    lengths = []
+    for record, sizes in zip(table.records, np.split(np.concatenate(blocks), boundaries), strict=True):
+        if isinstance(record, Choice):
+            lengths.append(sizes[0] + sizes[1:].max() + 3)
+        else:  # similarity encodes each text alone, the others join them
+            lengths.append(sizes.max() + 2 if table.task == "similarity" else sizes.sum() + len(sizes) + 1)
+    return np.array(lengths)
+
+
+def _labels(record: AnyRecord) -> tuple[str | float, ...]:
+    if isinstance(record, Question):
+        return ("unanswerable" if record.impossible else "answerable" if record.answers else "unlabelled",)
+    label = record.labels if isinstance(record, Words) else record.label
+    if isinstance(label, tuple):
+        return label or ("no class",)
+    return ("unlabelled",) if label is None else (label if isinstance(label, float) else str(label),)
+
+
+def _key(record: AnyRecord) -> bytes:
+    same = " ".join("\0".join(texts(record)).casefold().split())
+    return hashlib.blake2b(same.encode(), digest_size=16).digest()
+
+
+def _places(pairs: Iterable[tuple[AnyRecord, AnyRecord]]) -> list[str]:
+    return [f"{a.place} {a.id}".rstrip() + " = " + f"{b.place} {b.id}".rstrip() for a, b in list(pairs)[:SHOWN]]
+
+
+def _spell(figures: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {figure:,.4g}" for name, figure in figures.items())

@@ -1,0 +1,394 @@
+"""Reads records from files: rows with named cells out of every format, then a record out of every row.
+
+.csv           a header line, then rows; cells may be quoted
+.tsv, .txt     a header line, then one row a line; a quote is a character like any other, as in GLUE's files
+.jsonl         one object a line; .parquet and a Hugging Face `datasets` folder likewise
+.json, qa      SQuAD's layout
+else, tagging  CoNLL's columns: word first, label last, a blank line between sentences
+
+A row that cannot be used stops the reading with its file and line, or, with bad="skip", is left out and counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
+from bertkit.errors import DataError, InputError, did_you_mean, import_extra
+
+TASKS = ("classification", "multilabel", "regression", "similarity", "tagging", "qa", "choice")
+NEED_PAIR = ("similarity", "qa", "choice")
+USUAL = {  # names that are looked for, in this order, where the user names no column
+    "text": "text sentence1 question1 premise anchor question prompt sent1 ctx words tokens sentence review content",
+    "pair": "pair sentence2 question2 hypothesis positive context passage options endings choices ending0 sentence",
+    "negative": "negative",
+    "label": "label labels gold_label answers answer tags ner_tags class category score target",
+    "id": "id index idx guid",
+}
+MAX_CELL = 2**28  # characters; the csv module's own limit would refuse a long document
+HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair; a byte that is not UTF-8 becomes one
+
+Row = dict[Any, Any]  # by the names of columns; there is nothing under None
+Rows = Iterator[tuple[int, Row]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Which column holds what; None is looked for under the usual names. A text named without a pair stands alone.
+
+    For qa, `text` is the question, `pair` the context, `label` the answers; for choice, the prompt and the options.
+    """
+
+    text: str | None = None
+    pair: str | None = None
+    negative: str | None = None
+    label: str | None = None
+    id: str | None = None
+    header: tuple[str, ...] = ()  # for a file without a header line; the last ones may lack in a row
+
+
+class BadRow(Exception):
+    """What is wrong with a row; the table adds file and line."""
+
+
+def read_records(
+    path: Path | str,
+    task: str,
+    columns: Columns | None = None,
+    *,
+    classes: Collection[str] = (),
+    labelled: bool = True,
+    bad: str = "stop",
+) -> Table:
+    """The records of a file. A label must be one of `classes`, if given, and may lack only if not `labelled`."""
+    if task not in TASKS:
+        raise InputError(f'no task "{task}"{did_you_mean(task, TASKS)}; expected {_names(TASKS)}')
+    if bad not in ("stop", "skip"):
+        raise InputError(f'bad rows can be met with "stop" or "skip", not {bad!r}')
+    table = Table(Path(path), task, columns or Columns(), classes, labelled, bad)
+    for number, (line, row) in enumerate(_rows(table)):
+        if number == 0:
+            table.columns = _resolve(table, list(row))
+        try:
+            table.records.append(table.record(row, f"{path}:{line}"))
+        except BadRow as wrong:
+            name = row.get(table.columns.id)  # SQuAD's files have a single line
+            table.complain(f"{wrong}{f' (id {_show(name)})' if name else ''}", line)
+    if not table.records:
+        raise DataError(f"no usable rows, {table.skipped:,} skipped. {' '.join(table.complaints[:1])}".strip(), path)
+    return table
+
+
+@dataclass
+class Table:
+    """The records of a file, and what was left out of it: a count, and the first few with file and line."""
+
+    path: Path
+    task: str
+    columns: Columns = field(default_factory=Columns)
+    classes: Collection[str] = ()
+    labelled: bool = True
+    bad: str = "stop"
+    records: list[Any] = field(default_factory=list)
+    skipped: int = 0
+    complaints: list[str] = field(default_factory=list)
+
+    def complain(self, message: str, line: int) -> None:
+        if self.bad == "stop":
+            raise DataError(f"{message} (--bad skip leaves such rows out)", self.path, line)
+        self.skipped += 1
+        if len(self.complaints) < 10:
+            self.complaints.append(str(DataError(message, self.path, line)))
+
+    def record(self, row: Row, place: str) -> AnyRecord:
+        """What the task makes of a row."""
+        make = {"tagging": self._words, "qa": self._question, "choice": self._choice}.get(self.task, self._sentences)
+        name = row.get(self.columns.id)
+        return replace(make(row), id="" if name in (None, "") else _text(str(name), "id"), place=place)
+
+    def _sentences(self, row: Row) -> AnyRecord:
+        columns, value = self.columns, self._label(row, empty=self.task == "multilabel")
+        pair = _text(row.get(columns.pair), columns.pair) if columns.pair else None
+        negative = _text(row.get(columns.negative), columns.negative) if columns.negative else None
+        return Record(self._text(row), pair, None if value is None else self._meaning(value), negative)
+
+    def _words(self, row: Row) -> AnyRecord:
+        words = tuple(_text(word, "words") for word in _list(row.get(self.columns.text), "words"))
+        value = self._label(row)
+        labels = None if value is None else tuple(self._class(label) for label in _list(value, "labels"))
+        if not words or (labels is not None and len(labels) != len(words)):
+            raise BadRow(f"{len(words)} words and {len(labels or ())} labels; expected one label to each word")
+        document = row.get("document")
+        return Words(words, labels, document if isinstance(document, int) else len(self.records))  # unmarked, each alone
+
+    def _question(self, row: Row) -> AnyRecord:
+        context, value = _text(row.get(self.columns.pair), "context"), self._label(row, empty=True)
+        impossible = str(row.get("is_impossible")).lower() in ("true", "1")
+        try:
+            answers = () if impossible or value is None else _answers(value, row.get("answer_start"), context)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise BadRow(f"answers that cannot be read ({error!r}); expected a list of text and answer_start") from error
+        impossible = impossible or (value is not None and not answers)
+        return Question(self._text(row), context, answers, impossible, str(row.get("title") or ""))
+
+    def _choice(self, row: Row) -> AnyRecord:
+        options = row.get(self.columns.pair)
+        options = _endings(row) if isinstance(options, str) else _list(options, "options")
+        value = self._label(row)
+        if value is not None and str(value) not in map(str, range(len(options))):
+            raise BadRow(f'label "{_show(value)}"; expected the number of an option, 0 to {len(options) - 1}')
+        texts = tuple(_text(option, "options") for option in options)
+        return Choice(self._text(row), texts, None if value is None else int(value))
+
+    def _text(self, row: Row) -> str:
+        return _text(row.get(self.columns.text), self.columns.text)
+
+    def _label(self, row: Row, *, empty: bool = False) -> Any:
+        """The label's cell, which may be empty only where that means something; None where it lacks and may."""
+        value = row.get(self.columns.label)
+        if value is not None and (empty or str(value).strip()):
+            return value
+        if self.labelled and self.columns.label:
+            raise BadRow(f'no label in "{self.columns.label}"; fill it in')
+        return None
+
+    def _meaning(self, value: Any) -> str | float | tuple[str, ...]:
+        """A class; a list, or classes with | between; a number; for similarity a number if it reads as one, else a class."""
+        if self.task == "multilabel":
+            parts = value.split("|") if isinstance(value, str) else _list(value, "label")
+            return tuple(dict.fromkeys(self._class(part) for part in parts if str(part).strip()))
+        if self.task != "classification" and (number := _number(value)) is not None:
+            return number
+        if self.task == "regression":
+            raise BadRow(f'label "{_show(value)}"; expected a number')
+        return self._class(value)
+
+    def _class(self, value: Any) -> str:
+        if not isinstance(value, str | int | float):
+            raise BadRow(f'"{self.columns.label}" holds {_kind(value)}; expected a class')
+        name = _text(str(value).lower() if isinstance(value, bool) else str(value).strip(), "label")
+        if self.classes and name not in self.classes:
+            raise BadRow(f'label "{_show(name)}"{did_you_mean(name, self.classes)}; expected {_names(self.classes)}')
+        return name
+
+
+def _resolve(table: Table, found: list[str]) -> Columns:
+    """The columns to read: those named, which must be there, and the usual ones among those found."""
+    needed = {"text": True, "pair": table.task in NEED_PAIR, "label": table.labelled and table.task != "similarity"}
+    chosen = dict[str, Any]()
+    for flag, usual in USUAL.items():
+        name = getattr(table.columns, flag)
+        if name and name not in found and (flag != "label" or table.labelled):
+            raise DataError(f'no column "{name}"{did_you_mean(name, found)}; found {_names(found)}', table.path)
+        alone = flag == "pair" and table.columns.text and not needed["pair"]
+        free = (other for other in usual.split() if other in found and other not in chosen.values() and not alone)
+        chosen[flag] = name if name in found else next(free, None)
+        if needed.get(flag) and not chosen[flag]:
+            raise DataError(f"no usual {flag} column; found {_names(found)}; name yours with --{flag}", table.path)
+    return replace(table.columns, **chosen)
+
+
+def _rows(table: Table) -> Rows:
+    """The rows of a file with their line numbers, by the file's ending."""
+    path, ending = table.path, table.path.suffix.lower()
+    if path.is_dir():
+        return _dataset_rows(path)
+    if not path.is_file():
+        raise DataError("no such file", path)
+    if ending in (".jsonl", ".parquet"):
+        return _json_rows(table) if ending == ".jsonl" else _parquet_rows(path)
+    if table.task == "tagging":
+        return _conll_rows(table)
+    if ending in (".csv", ".tsv", ".txt"):
+        return _delimited_rows(table)
+    if ending == ".json" and table.task == "qa":
+        return _squad_rows(path)
+    raise DataError("expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout", path)
+
+
+def _open(path: Path, newline: str = "\n") -> IO[str]:
+    """A byte that is not UTF-8 becomes half of a surrogate pair, and is complained of where it is used."""
+    return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
+
+
+def _delimited_rows(table: Table) -> Rows:
+    """Rows by the names of the header, which is the first row unless it was given."""
+    names = given = table.columns.header
+    for line, cells in _cells(table):
+        if not names:
+            names = tuple(name.strip() for name in cells)
+            if flaw := _flaw("".join(names)) or "the same name twice; rename one" * (len(set(names)) < len(names)):
+                raise DataError(f"the header holds {flaw}", table.path, line)
+        elif len(cells) > len(names) or (len(cells) < len(names) and not given):
+            table.complain(f"{len(cells)} columns, expected {len(names)} ({_names(names)}); mend the row", line)
+        else:
+            yield line, dict(zip(names, cells, strict=False))
+
+
+def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(MAX_CELL)
+    quoted = table.path.suffix.lower() == ".csv"
+    dialect: Any = dict(strict=True) if quoted else dict(delimiter="\t", quoting=csv.QUOTE_NONE)
+    with _open(table.path, newline="") as lines:
+        reader, cells = csv.reader(lines, **dialect), list[str]()
+        while cells is not None:
+            begin = reader.line_num + 1
+            try:
+                if cells := next(reader, None):  # type: ignore[arg-type]
+                    yield begin, cells
+            except csv.Error as error:
+                if "end of data" in str(error):  # no row after it is left to read
+                    raise DataError("a quoted cell begins here and never ends; close it", table.path, begin) from error
+                table.complain(f"not CSV up to line {reader.line_num} ({error}); double the quotes inside a cell", begin)
+
+
+def _json_rows(table: Table) -> Rows:
+    with _open(table.path) as lines:
+        for number, line in ((number, line) for number, line in enumerate(lines, start=1) if line.strip()):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                table.complain(f"JSON that is cut off or wrong ({error}); expected one object a line", number)
+                continue
+            if isinstance(row, dict):
+                yield number, row
+            else:
+                table.complain(f"{_show(line.strip())}; expected a JSON object, in braces", number)
+
+
+def _squad_rows(path: Path) -> Rows:
+    with _open(path) as stream:
+        text = stream.read()
+    try:
+        line, place = 1, 0
+        for article in json.loads(text)["data"]:
+            for paragraph in article["paragraphs"]:
+                for row in paragraph["qas"]:
+                    at = text.find(json.dumps(row.get("id")), place)
+                    line, place = line + text.count("\n", place, max(at, place)), at if at >= 0 else len(text)
+                    yield line, {"title": article.get("title"), "context": paragraph["context"], **row}
+    except json.JSONDecodeError as error:
+        raise DataError(f"the JSON is cut off or wrong ({error}); fetch the file again", path, error.lineno) from error
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"expected SQuAD's layout: data, paragraphs, qas and context ({error!r})", path) from error
+
+
+def _conll_rows(table: Table) -> Rows:
+    """A sentence a row. Without -DOCSTART- lines each is a document of its own."""
+    document, marked, width = 0, False, 0
+    with _open(table.path) as lines:
+        cut = ((number, re.split(r"[ \t]+", line.strip(" \t\r\n"))) for number, line in enumerate(lines, start=1))
+        for kind, group in groupby(cut, key=lambda line: line[1][0] if line[1][0] in ("", "-DOCSTART-") else "word"):
+            if kind == "-DOCSTART-":
+                document, marked = document + marked, True
+            if kind != "word":
+                continue
+            numbers, cells = zip(*group, strict=True)
+            width = width or len(cells[0])
+            if ragged := [(line, len(each)) for line, each in zip(numbers, cells, strict=True) if len(each) != width]:
+                found = f"{ragged[0][1]} columns, expected {width}, word first, label last"
+                table.complain(f"{found}; mend the line", ragged[0][0])
+            else:
+                labels = {"labels": [each[-1] for each in cells]} if width > 1 else {}
+                yield numbers[0], {"words": [each[0] for each in cells], "document": document, **labels}
+            document += not marked
+
+
+def _parquet_rows(path: Path) -> Rows:
+    parquet = import_extra("pyarrow.parquet", "parquet", "reading .parquet")
+    try:
+        parts = parquet.ParquetFile(path).iter_batches(1024)
+        yield from enumerate((row for part in parts for row in part.to_pylist()), start=1)
+    except (OSError, ValueError) as error:
+        raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]}); fetch it again", path) from error
+
+
+def _dataset_rows(path: Path) -> Rows:
+    if splits := sorted(file.parent.name for file in path.glob("*/state.json")):
+        raise DataError(f"the folder holds {_names(splits)}; name one of them, such as {path / splits[0]}", path)
+    if not (path / "state.json").exists():
+        raise DataError("a folder; expected a file, or a folder saved by the Hugging Face library datasets", path)
+    data = import_extra("datasets", "datasets", "reading a datasets folder").load_from_disk(str(path))
+    kinds = {name: getattr(kind, "feature", kind) for name, kind in data.features.items()}
+    classes = {name: kind for name, kind in kinds.items() if hasattr(kind, "int2str")}
+    for number, row in enumerate(data, start=1):  # -1 stands for an unknown class
+        known = {name: kind.int2str(row[name]) for name, kind in classes.items() if row[name] not in (-1, None)}
+        yield number, row | dict.fromkeys(classes) | known
+
+
+def _answers(value: Any, start: Any, context: str) -> tuple[tuple[str, int], ...]:
+    """SQuAD's list of answers, Hugging Face's two lists, or one text; without a start, the first place where it stands."""
+    if isinstance(value, dict):
+        value = [dict(text=t, answer_start=s) for t, s in zip(value["text"], value["answer_start"], strict=True)]
+    elif isinstance(value, str):
+        value = [dict(text=value, answer_start=start)] if value.strip() else []
+    answers = []
+    for answer in _list(value, "answers"):
+        text, at = (answer, None) if isinstance(answer, str) else (answer.get("text"), answer.get("answer_start"))
+        at = context.find(_text(text, "answers")) if at in (None, "") else int(at)
+        if at < 0 or not context.startswith(_text(text, "answers"), at):
+            there = (
+                f'at character {at}, where "{_show(context[at : at + len(text)])}" stands' if at >= 0 else "in the context"
+            )
+            raise BadRow(f'the answer "{_show(text)}" is not {there}; mend the answer or its offset')
+        answers.append((text, at))
+    return tuple(answers)
+
+
+def _endings(row: Row) -> list[str]:
+    """SWAG's options: how the second sentence begins, and each of its endings."""
+    begin = (row.get("sent2") or "").strip()
+    return [f"{begin} {_text(row[name], name)}".strip() for name in row if re.fullmatch(r"ending\d+", name)]
+
+
+def _text(value: Any, name: str | None) -> str:
+    """The value, if it is a text, not empty, of characters that UTF-8 can carry."""
+    if not isinstance(value, str):
+        raise BadRow(f'"{name}" holds {_kind(value)}; expected a text')
+    if flaw := "an empty text; fill it in" if not value.strip() else _flaw(value):
+        raise BadRow(f'"{name}" holds {flaw}')
+    return value
+
+
+def _flaw(text: str) -> str:
+    half = HALF.search(text)
+    byte = ord(half[0]) - 0xDC00 if half else 0
+    if 0x80 <= byte <= 0xFF:
+        return f"byte 0x{byte:02x}, which is not UTF-8; convert the file to UTF-8"
+    return "half of a surrogate pair; mend it" if half else "a NUL; remove it" if "\0" in text else ""
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise BadRow(f'"{name}" holds {_kind(value)}; expected a list')
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value) if math.isfinite(float(value)) else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _names(names: Iterable[str]) -> str:
+    names = [_show(name) or '""' for name in names]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _show(value: Any) -> str:
+    """A value short enough for a message, in characters that any terminal prints."""
+    text = str(value).encode(errors="replace").decode()
+    return text if len(text) <= 40 else f"{text[:40]}…"

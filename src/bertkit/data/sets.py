@@ -1,0 +1,165 @@
+"""The published sets by name: where their files lie, what they ask, how they are scored, and what is handed in for them.
+
+A set's folder is looked for under the data folder, or is the data folder itself. Splits are train, dev and test (without
+labels), MNLI's dev-mismatched and test-mismatched, and gold, a test set whose labels were published elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bertkit.atomic import new_file
+from bertkit.data.readers import Columns, Table, read_records
+from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
+from bertkit.errors import DataError, InputError, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedSet:
+    """A published set, with the paper's settings where it names them (section 4, appendix A.3)."""
+
+    task: str
+    folder: str
+    files: Mapping[str, str]  # split → the names its file goes by, blanks between; the first is as published
+    columns: Columns = field(default_factory=Columns)
+    headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of splits without a header line
+    labels: tuple[str, ...] = ()  # in GLUE's order; () where the training file decides
+    metrics: tuple[str, ...] = ("accuracy",)  # the headline first
+    handed_in: Mapping[str, str] = field(default_factory=dict)  # split → file of a GLUE submission
+    bad: str = "stop"
+    epochs: int = 3
+    batch: int = 32
+    learning_rate: float = 2e-5
+    max_length: int = 128
+
+
+BINARY, ENTAILED, NLI = ("0", "1"), ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
+THREE = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
+MNLI_FILES = {
+    **{"train": "train.tsv", "dev": "dev_matched.tsv", "dev-mismatched": "dev_mismatched.tsv"},
+    **{"test": "test_matched.tsv", "test-mismatched": "test_mismatched.tsv"},
+}
+CONLL_FILES = {"train": "eng.train train.txt", "dev": "eng.testa valid.txt dev.txt", "test": "eng.testb test.txt"}
+SQUAD_FILES = {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}
+SQUAD2_FILES = {"train": "train-v2.0.json train-v2.0-partial.json", "dev": "dev-v2.0.json"}
+SWAG_FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}
+BOOLQ_FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
+COLA_HEADER = ("source", "label", "mark", "sentence")
+STSB_HEADER = tuple("genre filename year old_index score sentence1 sentence2 source1 source2".split())
+
+
+def _glue(folder: str, columns: str, labels: tuple[str, ...], *metrics: str) -> NamedSet:
+    """A set laid out as GLUE's are; the columns in the order label, text, pair."""
+    label, text, pair = [*columns.split("|"), None][:3]
+    return NamedSet(
+        task="classification" if labels else "regression",
+        folder=folder,
+        files=THREE,
+        columns=Columns(text=text, pair=pair, label=label),
+        labels=labels,
+        metrics=metrics or ("accuracy",),
+        handed_in={"test": f"{folder}.tsv"},
+    )
+
+
+COLA = _glue("CoLA", "label|sentence", BINARY, "matthews", "accuracy")
+MRPC = _glue("MRPC", "Quality|#1 String|#2 String", BINARY, "f1", "accuracy")
+STSB = _glue("STS-B", "score|sentence1|sentence2", (), "spearman", "pearson")
+QQP = _glue("QQP", "is_duplicate|question1|question2", BINARY, "f1", "accuracy")
+MNLI = _glue("MNLI", "gold_label|sentence1|sentence2", NLI)
+QNLI = _glue("QNLI", "label|question|sentence", ENTAILED)
+BOOLQ = _glue("BoolQ", "label|question|passage", ("false", "true"))
+AX = replace(MNLI, folder="diagnostic", files={"test": "diagnostic.tsv"}, metrics=("matthews",))
+CONLL = NamedSet(task="tagging", folder="conll2003", files=CONLL_FILES, metrics=("entity_f1",), learning_rate=5e-5)
+SQUAD = NamedSet(task="qa", folder="squad", files=SQUAD_FILES, metrics=("f1", "exact"), learning_rate=5e-5, max_length=384)
+SWAG = NamedSet(task="choice", folder="swag", files=SWAG_FILES, batch=16)
+SETS = {
+    "glue/cola": replace(COLA, headers={"train": COLA_HEADER, "dev": COLA_HEADER}),
+    "glue/sst2": _glue("SST-2", "label|sentence", BINARY),
+    "glue/mrpc": replace(MRPC, files=THREE | {"gold": "msr_paraphrase_test.txt"}),
+    "glue/stsb": replace(STSB, files=THREE | {"gold": "sts-test-gold.tsv"}, headers={"gold": STSB_HEADER}),
+    "glue/qqp": replace(QQP, bad="skip"),  # a few rows are broken as published; they are counted
+    "glue/mnli": replace(MNLI, files=MNLI_FILES, handed_in={"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"}),
+    "glue/qnli": replace(QNLI, files=THREE | {"train": "train.tsv train-rebuilt.tsv"}),
+    "glue/rte": _glue("RTE", "label|sentence1|sentence2", ENTAILED),
+    "glue/wnli": _glue("WNLI", "label|sentence1|sentence2", BINARY),
+    "glue/ax": replace(AX, handed_in={"test": "AX.tsv"}),  # answered by a model of MNLI
+    "squad/v1": SQUAD,
+    "squad/v2": replace(SQUAD, files=SQUAD2_FILES, epochs=2, batch=48),
+    "swag": SWAG,
+    "hellaswag": replace(SWAG, folder="HellaSwag"),
+    "conll2003": replace(CONLL, max_length=512),  # as much of the document as fits
+    "boolq": replace(BOOLQ, files=BOOLQ_FILES, handed_in={}, max_length=256),
+    "xnli": replace(MNLI, folder="XNLI-en", files={"dev": "dev.tsv"}, handed_in={}),
+}
+
+
+def read_set(name: str, data_dir: Path | str, split: str, bad: str | None = None) -> Table:
+    """The records of one split of a named set; a test split need have no labels."""
+    chosen, file = find_set(name), find_file(name, data_dir, split)
+    columns = replace(chosen.columns, header=chosen.headers.get(split, ()))
+    labelled = not split.startswith("test")
+    return read_records(file, chosen.task, columns, classes=chosen.labels, labelled=labelled, bad=bad or chosen.bad)
+
+
+def find_set(name: str) -> NamedSet:
+    if name not in SETS:
+        raise InputError(f'no set is called "{name}"{did_you_mean(name, SETS)}; expected {", ".join(SETS)}')
+    return SETS[name]
+
+
+def find_file(name: str, data_dir: Path | str, split: str) -> Path:
+    """The file of a split, in the set's folder under `data_dir` or in `data_dir` itself."""
+    chosen = find_set(name)
+    if split not in chosen.files:
+        raise InputError(f'{name} has no split "{split}"; expected {", ".join(chosen.files)}')
+    files = [Path(data_dir) / folder / file for folder in (chosen.folder, "") for file in chosen.files[split].split()]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        expected = ", ".join(str(file.relative_to(data_dir)) for file in files)
+        raise DataError(f"no {split} file of {name} here; expected {expected}; name its folder with --data-dir", data_dir)
+    return found
+
+
+def write_submission(
+    folder: Path | str, name: str, split: str, records: Sequence[Record], predictions: Sequence[str | float]
+) -> Path:
+    """A file as GLUE takes it, under the name GLUE knows: index and prediction, scores held to 0 … 5."""
+    if split not in find_set(name).handed_in:
+        raise InputError(f'GLUE takes no file for "{split}" of {name}; expected a test split of a GLUE set')
+    path = Path(folder) / SETS[name].handed_in[split]
+    shown = [value if isinstance(value, str) else f"{min(max(float(value), 0.0), 5.0):.3f}" for value in predictions]
+    _write_lines(path, ["index\tprediction", *map("\t".join, zip(_ids(records), shown, strict=True))])
+    return path
+
+
+def write_answers(path: Path | str, records: Sequence[Question], answers: Sequence[str | float]) -> None:
+    """{id: answer} as SQuAD's script takes it; with numbers, its file of no-answer probabilities."""
+    _write_lines(path, [json.dumps(dict(zip(_ids(records), answers, strict=True)))])
+
+
+def write_tags(path: Path | str, records: Sequence[Words], predictions: Sequence[Sequence[str]]) -> None:
+    """Word, gold and predicted label in columns, as conlleval reads them."""
+    lines = []
+    for record, predicted in zip(records, predictions, strict=True):
+        gold = record.labels or ("O",) * len(record.words)
+        columns = zip(record.words, gold, predicted, strict=True)
+        lines += [*(" ".join("_".join(cell.split()) for cell in cells) for cells in columns), ""]
+    _write_lines(path, lines)
+
+
+def write_choices(path: Path | str, records: Sequence[Choice], predictions: Sequence[int]) -> None:
+    """The number of the chosen option for each row, in the order of SWAG's file."""
+    _write_lines(path, ["index,prediction", *map(",".join, zip(_ids(records), map(str, predictions), strict=True))])
+
+
+def _ids(records: Sequence[AnyRecord]) -> list[str]:
+    return [record.id or str(number) for number, record in enumerate(records)]
+
+
+def _write_lines(path: Path | str, lines: Iterable[str]) -> None:
+    with new_file(path) as aside:
+        aside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")

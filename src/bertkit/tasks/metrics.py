@@ -1,0 +1,305 @@
+"""How good answers are: every figure a plain float from 0 to 1 (correlations from −1), 0 where there is nothing to measure.
+
+    labels      accuracy · f1 · macro_f1 · matthews            multilabel   multilabel_f1 · multilabel_macro_f1
+    numbers     pearson · spearman                             tags         entities · entity_scores, as conlleval counts
+    answers     squad_scores · best_threshold, as the official script of SQuAD 2.0 counts
+    certainty   reliability · expected_calibration_error · fit_temperature · bootstrap
+
+`gold` is what is true and `found` what the model says, item by item.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import InputError
+
+Items = Sequence[Any] | np.ndarray
+Entity = tuple[str, int, int]  # kind, begin, end: tags[begin:end]
+TEMPERATURES = (0.1, 10.0)  # beyond, a set is too small or too easy to say anything about certainty
+
+
+def accuracy(gold: Items, found: Items) -> float:
+    """The share that is right."""
+    truth, said = _paired(gold, found)
+    return float((truth == said).mean()) if len(truth) else 0.0
+
+
+def f1(gold: Items, found: Items, positive: Any = 1) -> float:
+    """F1 of one class against the rest."""
+    truth, said = (side == positive for side in _paired(gold, found))
+    return float(_f1((truth & said).sum(), truth.sum(), said.sum()))
+
+
+def macro_f1(gold: Items, found: Items) -> float:
+    """The mean F1 of all classes that occur in gold or found."""
+    return _mean(_f1(*_tallies(gold, found)))
+
+
+def matthews(gold: Items, found: Items) -> float:
+    """Matthews' correlation, for any number of classes (Gorodkin 2004)."""
+    hits, truth, said = (tally.astype(float) for tally in _tallies(gold, found))
+    total = truth.sum()
+    spread = (total**2 - truth @ truth) * (total**2 - said @ said)
+    return float(np.clip((hits.sum() * total - truth @ said) / np.sqrt(spread), -1, 1)) if spread > 0 else 0.0
+
+
+def pearson(gold: Items, found: Items) -> float:
+    """The linear correlation; 0 where either side is constant."""
+    sides = [np.asarray(side, float) for side in _paired(gold, found)]
+    if not all(len(side) and np.isfinite(side).all() and np.ptp(side) > 0 for side in sides):
+        return 0.0
+    x, y = (side - side.mean() for side in sides)
+    x, y = x / np.abs(x).max(), y / np.abs(y).max()
+    return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
+
+
+def spearman(gold: Items, found: Items) -> float:
+    """The correlation of the ranks; equal values share the mean of their ranks."""
+    return pearson(*(_ranks(side) for side in _paired(gold, found)))
+
+
+def multilabel_f1(gold: Items, found: Items) -> float:
+    """Micro F1 over all cells of two 0/1 tables [items, labels]."""
+    truth, said = (side.astype(bool) for side in _paired(gold, found))
+    return float(_f1((truth & said).sum(), truth.sum(), said.sum()))
+
+
+def multilabel_macro_f1(gold: Items, found: Items) -> float:
+    """The mean F1 of the labels; one that never occurs counts 0."""
+    truth, said = (side.astype(bool) for side in _paired(gold, found))
+    return _mean(np.atleast_1d(_f1((truth & said).sum(0), truth.sum(0), said.sum(0))))
+
+
+def confusion(gold: Items, found: Items, classes: int) -> list[list[int]]:
+    """How often each class (row) was answered with each class (column)."""
+    truth, said = (side.astype(int) for side in _paired(gold, found))
+    return np.bincount(truth * classes + said, minlength=classes**2).reshape(classes, classes).tolist()
+
+
+def entities(tags: Iterable[str]) -> list[Entity]:
+    """The entities of a sentence tagged in IOB1, IOB2 or BIOES; with plain labels, each labelled word is one.
+
+    As in conlleval no sequence is invalid: a tag goes on with the entity before it only when it is I- or E-, that one is
+    still open (B- or I-) and of the same kind; everything else but O begins a new one.
+    """
+    found: list[Entity] = []
+    open_kind = None
+    for place, (mark, kind) in enumerate(map(_split, tags)):
+        if mark in "IE" and kind == open_kind:
+            found[-1] = (kind, found[-1][1], place + 1)
+        elif mark != "O":
+            found.append((kind, place, place + 1))
+        open_kind = kind if mark in "BI" else None
+    return found
+
+
+def entity_counts(gold: Iterable[Iterable[str]], found: Iterable[Iterable[str]]) -> np.ndarray:
+    """[sentences, 3]: entities right, in gold, found. `entity_f1` of its rows is what bootstrap needs."""
+    pairs = [(set(entities(truth)), set(entities(said))) for truth, said in zip(gold, found, strict=True)]
+    return np.array([(len(truth & said), len(truth), len(said)) for truth, said in pairs], np.int64).reshape(-1, 3)
+
+
+def entity_f1(counts: np.ndarray) -> float:
+    """F1 over the sentences of `entity_counts`."""
+    return float(_f1(*counts.sum(0)))
+
+
+def entity_scores(
+    gold: Iterable[Iterable[str]], found: Iterable[Iterable[str]]
+) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+    """Precision, recall and F1 over the tagged sentences, and the same for each kind with its count in gold and found."""
+    right, wanted, given = Counter[str](), Counter[str](), Counter[str]()
+    for truth, said in zip(map(entities, gold), map(entities, found), strict=True):
+        right.update(kind for kind, *_ in set(truth) & set(said))
+        wanted.update(kind for kind, *_ in truth)
+        given.update(kind for kind, *_ in said)
+    kinds = {
+        kind: _precision_recall(right[kind], wanted[kind], given[kind]) | {"count": wanted[kind], "found": given[kind]}
+        for kind in sorted(wanted | given)
+    }
+    return _precision_recall(right.total(), wanted.total(), given.total()), kinds
+
+
+def normalize_answer(text: str) -> str:
+    """An answer as SQuAD compares it: lower case, no punctuation, no articles, single spaces."""
+    bare = text.lower().translate(str.maketrans("", "", string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+
+
+def answer_exact(gold: Sequence[str], answer: str) -> float:
+    """1 if the answer is one of the gold ones, or empty where there is none."""
+    return float(normalize_answer(answer) in _gold_answers(gold))
+
+
+def answer_f1(gold: Sequence[str], answer: str) -> float:
+    """The best word overlap with one of the gold answers; without any, 1 for an empty answer."""
+    said = normalize_answer(answer).split()
+    return max(_overlap(truth.split(), said) for truth in _gold_answers(gold))
+
+
+def squad_scores(gold: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[str, float]:
+    """Exact match and F1 over questions; where some have no answer (an empty tuple), also on each of the two sorts."""
+    exact, overlap = (
+        np.array([score(truth, answer) for truth, answer in zip(gold, answers, strict=True)], float)
+        for score in (answer_exact, answer_f1)
+    )
+    scores = {"exact": _mean(exact), "f1": _mean(overlap)}
+    answerable = np.array([len(truth) > 0 for truth in gold], bool)
+    if not answerable.all():
+        scores["has_answer_exact"], scores["has_answer_f1"] = _mean(exact[answerable]), _mean(overlap[answerable])
+        scores["no_answer_accuracy"] = _mean(exact[~answerable])
+    return scores
+
+
+def best_threshold(gold: Sequence[Sequence[str]], answers: Sequence[str], null_margins: Items) -> tuple[float, float]:
+    """The threshold with the best F1, and that F1, when a question stays unanswered if its margin is above the threshold.
+
+    The margin is the score of "no answer" less that of the best span; `answers` are the best spans. One sweep: questions in
+    the order of their margins are answered one after the other, and only between different margins can a threshold lie.
+    """
+    margins = np.asarray(null_margins, float)
+    if not len(margins):
+        return 0.0, 0.0
+    silent = np.array([answer_f1(truth, "") for truth in gold])
+    gains = np.array([answer_f1(truth, answer) for truth, answer in zip(gold, answers, strict=True)]) - silent
+    order = np.argsort(margins, kind="stable")
+    thresholds = np.append(np.nextafter(margins[order[0]], -np.inf), margins[order])
+    totals = silent.sum() + np.append(0, np.cumsum(gains[order]))
+    apart = np.append(np.diff(thresholds) > 0, True)
+    best = int(np.where(apart, totals, -np.inf).argmax())
+    return float(thresholds[best]), float(totals[best] / len(margins))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities along the last axis."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def reliability(confidence: Items, right: Items, bins: int = 10) -> list[tuple[float, float, int]]:
+    """(mean confidence, accuracy, count) of the items in each of `bins` equal steps of confidence, without the empty."""
+    sure, good = (np.asarray(side, float) for side in _paired(confidence, right))
+    places = np.clip(np.ceil(sure * bins) - 1, 0, bins - 1)
+    steps = [places == place for place in np.unique(places)]
+    return [(float(sure[step].mean()), float(good[step].mean()), int(step.sum())) for step in steps]
+
+
+def expected_calibration_error(confidence: Items, right: Items, bins: int = 15) -> float:
+    """How far confidence and accuracy lie apart, on average over the items (Guo et al. 2017)."""
+    curve = reliability(confidence, right, bins)
+    return sum(count * abs(sure - good) for sure, good, count in curve) / max(1, len(confidence))
+
+
+def fit_temperature(logits: np.ndarray, gold: Items) -> float:
+    """The number to divide the logits [items, classes] by for the best likelihood of gold.
+
+    The loss is convex in 1/temperature, so its slope crosses zero once, and halving an interval finds the place.
+    """
+    above = np.asarray(logits, float)
+    above = above - np.take_along_axis(above, np.asarray(gold, int).reshape(-1, 1), 1) if len(above) else above
+    if not above.any():
+        return 1.0
+    cold, hot = np.log(TEMPERATURES)
+    for _ in range(40):
+        middle = (cold + hot) / 2
+        slope = (softmax(above / np.exp(middle)) * above).sum()
+        cold, hot = (middle, hot) if slope > 0 else (cold, middle)
+    return float(np.exp(middle))
+
+
+def bootstrap(
+    metric: Callable[[Any, Any], float], gold: Items, found: Items, samples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """The 95 % interval of a metric: its spread when the items, gold and found together, are drawn anew with replacement."""
+    if not len(gold):
+        return 0.0, 0.0
+    generator = np.random.default_rng(seed)
+    takers = _taker(gold), _taker(found)
+    scores = []
+    for _ in range(samples):
+        rows = generator.integers(len(gold), size=len(gold))
+        scores.append(metric(*(take(rows) for take in takers)))
+    low, high = np.quantile(scores, [0.025, 0.975])
+    return float(low), float(high)
+
+
+METRICS: dict[str, Callable[[Any, Any], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+    "multilabel_f1": multilabel_f1,
+    "multilabel_macro_f1": multilabel_macro_f1,
+}
+
+
+def _paired(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray]:
+    if len(gold) != len(found):
+        raise InputError(f"{len(gold)} gold items and {len(found)} found ones; a metric needs one answer an item")
+    return np.asarray(gold), np.asarray(found)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if values.size else 0.0
+
+
+def _f1(hits: Any, gold: Any, found: Any) -> np.ndarray:
+    """The harmonic mean of hits/found and hits/gold."""
+    total = np.asarray(gold + found, float)
+    return np.divide(2.0 * hits, total, out=np.zeros_like(total), where=total > 0)
+
+
+def _precision_recall(hits: int, gold: int, found: int) -> dict[str, float]:
+    return {"precision": hits / max(1, found), "recall": hits / max(1, gold), "f1": float(_f1(hits, gold, found))}
+
+
+def _tallies(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each class that occurs: how often right, in gold, found."""
+    classes, codes = np.unique(np.concatenate(_paired(gold, found)), return_inverse=True)
+    truth, said = np.split(codes, 2)
+    count = len(classes)
+    return (
+        np.bincount(truth[truth == said], minlength=count),
+        np.bincount(truth, minlength=count),
+        np.bincount(said, minlength=count),
+    )
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means = np.cumsum(counts) - (counts - 1) / 2
+    return means[places]
+
+
+def _split(tag: str) -> tuple[str, str]:
+    """Mark and kind; a plain label is an entity of one word."""
+    mark, _, kind = tag.partition("-")
+    return (mark, kind) if mark in ("B", "I", "E", "S", "O") else ("S", tag)
+
+
+def _gold_answers(gold: Sequence[str]) -> list[str]:
+    """The normalised answers; those of which nothing is left do not count, and none at all means the empty answer."""
+    return [bare for bare in map(normalize_answer, gold) if bare] or [""]
+
+
+def _overlap(gold: list[str], said: list[str]) -> float:
+    if not gold or not said:
+        return float(gold == said)
+    return float(_f1((Counter(gold) & Counter(said)).total(), len(gold), len(said)))
+
+
+def _taker(values: Items) -> Callable[[np.ndarray], Any]:
+    """A function that picks rows, fast where the items are numbers or words."""
+    if isinstance(values, np.ndarray) or isinstance(values[0], str | int | float | np.generic):
+        table = np.asarray(values)
+        return lambda rows: table[rows]
+    return lambda rows: [values[row] for row in rows]

@@ -1,0 +1,242 @@
+"""report.html of a fine-tuning run: how good it is and how sure of that, where it fails, and what it was made from.
+
+Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is left out of the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ArtifactError, DataError
+from bertkit.train.log import read_metrics
+from bertkit.train.page import (
+    BLUE,
+    GREEN,
+    GREY,
+    LINE,
+    ORANGE,
+    cards,
+    curves,
+    draw,
+    section,
+    settings_table,
+    table,
+    write_page,
+)
+
+CORRELATIONS = ("matthews", "pearson", "spearman")
+MAX_LABELS = 20  # of a confusion matrix that still fits a page
+MAX_MISTAKES, MAX_TEXT = 20, 600
+STYLE = """
+.headline { display: flex; flex-wrap: wrap; align-items: baseline; gap: 0 1rem; margin-top: 1.2rem; font-size: 1.1rem; }
+.headline b { font-size: 3rem; line-height: 1.2; font-weight: 600; letter-spacing: -.02em; }
+.scale { position: relative; height: .5rem; border-radius: .25rem; background: var(--line); margin-top: .4rem; }
+.scale i { position: absolute; top: 0; bottom: 0; min-width: 3px; border-radius: .25rem; background: var(--blue); }
+.matrix { width: auto; } .matrix td { text-align: center; padding: .5rem .9rem; border: 2px solid var(--paper); }
+.matrix th { padding: .3rem .6rem; border: 0; text-align: center; vertical-align: bottom; }
+.matrix th { white-space: normal; max-width: 8rem; } .matrix small { opacity: .7; display: block; }
+.matrix th:first-child { text-align: right; vertical-align: middle; max-width: 12rem; }
+.mistake { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .9rem; margin: .9rem 0; overflow-wrap: anywhere; }
+.mistake p { margin: 0 0 .2rem; white-space: pre-line; } .mistake div { font-size: .85rem; }
+"""
+
+
+def write_task_report(run: Path) -> Path:
+    """Writes RUN/report.html."""
+    results = read_results(run)
+    parts = [_headline(results), _figures(results), _curves(read_metrics(run), results["headline"])]
+    parts += [part(results) for part in (_confusion, _parts, _calibration, _mistakes, _search, _origin)]
+    title = results.get("set") or results["task"]
+    kind = f"{results['task']} · " if results.get("set") else ""
+    subtitle = f"{kind}fine-tuned from {results['model']} · run {run.resolve().name}"
+    return write_page(run / "report.html", title, subtitle, filter(None, parts), STYLE)
+
+
+def read_results(run: Path) -> dict[str, Any]:
+    """RUN/results.json, checked for what every reader of it needs."""
+    file = run / "results.json"
+    if not file.is_file():
+        raise ArtifactError(f"{run} has no results.json; name the folder of a fine-tuning run that came to its end")
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        line = getattr(error, "lineno", None)
+        raise DataError(f"is cut off or no JSON ({error}); fine-tune again, or leave this run out", file, line) from error
+    missing = {"task", "model", "metrics", "headline"} - set(results if isinstance(results, dict) else ())
+    if missing or results["headline"] not in results["metrics"]:
+        lacks = ", ".join(sorted(missing)) or f"its headline metric {results['headline']!r}"
+        raise DataError(f"lacks {lacks}; expected the results of a fine-tuning run", file)
+    return results
+
+
+def shown(name: str, value: float) -> str:
+    """A metric for people: shares in per cent, correlations and losses as numbers."""
+    if any(word in name for word in (*CORRELATIONS, "loss")) or not 0 <= value <= 1:
+        return f"{value:.3f}"
+    return f"{value:.1%}"
+
+
+def interval(results: dict[str, Any], name: str) -> str:
+    """'89.1–92.4%', or nothing where none was measured."""
+    bounds = (results.get("intervals") or {}).get(name)
+    if not bounds:
+        return ""
+    low, high = (shown(name, bound) for bound in bounds)
+    return f"{low.removesuffix('%') if high.endswith('%') else low}–{high}"
+
+
+def _headline(results: dict[str, Any]) -> str:
+    """The one figure, large, and its interval drawn on a scale from 0 to 1."""
+    name = results["headline"]
+    value, sure = results["metrics"][name], interval(results, name)
+    low, high = results["intervals"][name] if sure else (value, value)
+    note = f"<span class='quiet'>95 % interval {sure}</span>" if sure else ""
+    text = f"<div class='headline'><b>{shown(name, value)}</b><span>{escape(_words(name))}</span>{note}</div>"
+    if not 0 <= low <= high <= 1:
+        return text
+    return f"{text}<div class='scale'><i style='left:{100 * low:.2f}%;width:{100 * (high - low):.2f}%'></i></div>"
+
+
+def _figures(results: dict[str, Any]) -> str:
+    names = [name for name in results["metrics"] if name != results["headline"]]
+    figures = {_words(name): shown(name, results["metrics"][name]) for name in names}
+    notes = {_words(name): interval(results, name) for name in names if interval(results, name)}
+    if chosen := results.get("threshold"):
+        figures["no-answer threshold"] = f"{chosen['value']:.2f}"
+        notes["no-answer threshold"] = f"F1 {shown('f1', chosen['before_f1'])} → {shown('f1', chosen['after_f1'])}"
+    if results.get("seconds"):
+        figures["minutes"] = f"{results['seconds'] / 60:,.1f}"
+    if results.get("examples_per_second"):
+        figures["examples/s"] = f"{results['examples_per_second']:,.0f}"
+    return cards(figures, notes)
+
+
+def _curves(rows: list[dict[str, Any]], headline: str) -> str:
+    names = {name for row in rows for name in row}
+    scores = sorted(
+        (name for name in names if name.startswith("dev_") and name != "dev_loss"),
+        key=lambda name: (name != f"dev_{headline}", name),
+    )
+    on_dev = f"{_words(scores[0].removeprefix('dev_'))} on dev" if len(scores) == 1 else "on dev"
+    panels: list[tuple[str, dict[str, str], float | None]] = [
+        ("loss", {"loss": BLUE, "dev_loss": ORANGE}, 0),
+        (on_dev, dict(zip(scores, (ORANGE, BLUE, GREEN, GREY), strict=False)), None),
+        ("learning rate", {"lr": BLUE}, 0),
+        ("examples per second", {"examples_per_second": BLUE}, 0),
+    ]
+    drawn = [curves(title, rows, series, floor=floor) for title, series, floor in panels if names & series.keys()]
+    return section("Curves", draw(drawn)) if drawn else ""
+
+
+def _confusion(results: dict[str, Any]) -> str:
+    cells, labels = results.get("confusion") or [], results.get("labels") or []
+    if not cells:
+        return ""
+    if len(cells) > MAX_LABELS:
+        wrong = [(labels[i], labels[j], n) for i, row in enumerate(cells) for j, n in enumerate(row) if i != j and n]
+        frequent = sorted(wrong, key=lambda line: -line[2])[:MAX_LABELS]
+        return section("Most frequent confusions", table(frequent, ("gold", "answered", "times")))
+    heads = [f"<th>{escape(str(label))}</th>" for label in labels]
+    lines = [f"<th></th>{''.join(heads)}"]
+    for place, (head, row) in enumerate(zip(heads, cells, strict=True)):
+        lines.append(head + "".join(_tint(count, count / max(1, sum(row)), at == place) for at, count in enumerate(row)))
+    matrix = "".join(f"<tr>{line}</tr>" for line in lines)
+    note = "rows: gold; columns: answered; shares are of the row"
+    return section("Confusion matrix", f"<div class='wide'><table class='matrix'>{matrix}</table></div>", note=note)
+
+
+def _tint(count: int, share: float, right: bool) -> str:
+    """A cell, the stronger coloured the larger its share: blue where the answer is right, orange where it is wrong."""
+    colour = f"color-mix(in srgb, var(--{'blue' if right else 'orange'}) {5 + 55 * share:.0f}%, var(--paper))"
+    return f"<td style='background: {colour}'>{count:,}<small>{share:.0%}</small></td>"
+
+
+def _parts(results: dict[str, Any]) -> str:
+    """The scores of each kind of entity, or of groups of questions."""
+    kinds = [{"group": kind, **scores} for kind, scores in (results.get("kinds") or {}).items()]
+    made = ""
+    for title, what, rows in ("By kind", "kind", kinds), ("Breakdown", "group", results.get("breakdown")):
+        if rows:
+            names = [name for name in rows[0] if name != "group"]
+            lines = [[row["group"], *(_number(name, row.get(name)) for name in names)] for row in rows]
+            made += section(title, table(lines, (what, *map(_words, names)), words=1))
+    return made
+
+
+def _calibration(results: dict[str, Any]) -> str:
+    fitted = results.get("calibration")
+    if not fitted:
+        return ""
+    panels = [_diagram(name, fitted[name]) for name in ("before", "after") if fitted.get(name)]
+    note = f"how often answers of a confidence are right, before and after the temperature of {fitted['temperature']:.3f}"
+    return section("Reliability", draw(panels, height=3.4), note=note)
+
+
+def _diagram(name: str, side: dict[str, Any]) -> Callable[[Any], None]:
+    """A panel: accuracy over confidence, each dot as large as its share of the answers; the diagonal is perfect."""
+
+    def panel(axis: Any) -> None:
+        confidence, accuracy, counts = zip(*side["curve"], strict=True) if side["curve"] else ((), (), ())
+        axis.plot([0, 1], [0, 1], color=GREY, lw=1, ls="--")
+        axis.plot(confidence, accuracy, color=BLUE, lw=1.4)
+        axis.scatter(confidence, accuracy, s=[12 + 260 * count / sum(counts) for count in counts], color=BLUE, alpha=0.75)
+        axis.set(xlim=(0, 1.03), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
+        axis.set_title(f"{name} · calibration error {side['ece']:.1%}", loc="left", fontsize=10)
+        axis.grid(color=LINE)
+
+    return panel
+
+
+def _mistakes(results: dict[str, Any]) -> str:
+    shown_ones = [_mistake(mistake) for mistake in (results.get("mistakes") or [])[:MAX_MISTAKES]]
+    return section("Most confident mistakes", *shown_ones, note="red: the answer; green: gold") if shown_ones else ""
+
+
+def _mistake(mistake: dict[str, Any]) -> str:
+    text, sure = str(mistake["text"]), mistake.get("probability")
+    cut = escape(text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT].rstrip()} …")
+    answer, gold = (escape(_said(mistake[name])) for name in ("answer", "gold"))
+    note = f" <span class='quiet'>{sure:.1%} sure</span>" if sure is not None else ""
+    marks = f"<span class='wrong'>{answer}</span> <span class='right'>{gold}</span>{note}"
+    return f"<div class='mistake'><p>{cut}</p><div>{marks}</div></div>"
+
+
+def _search(results: dict[str, Any]) -> str:
+    tried = sorted(results.get("search") or [], key=lambda row: -row["score"])
+    names = [name for name in (tried[0] if tried else ()) if name != "score"]
+    lines = [[shown(results["headline"], row["score"]), *(_plain(row.get(name)) for name in names)] for row in tried]
+    head = (_words(results["headline"]), *map(_words, names))
+    return section("Search", table(lines, head, words=1), note="all settings tried, best on dev first") if tried else ""
+
+
+def _origin(results: dict[str, Any]) -> str:
+    """The settings, and the data by what identifies it."""
+    splits = results.get("data") or {}
+    lines = [
+        (name, one.get("file", ""), one.get("fingerprint", ""), f"{one.get('rows', 0):,}") for name, one in splits.items()
+    ]
+    settings = section("Settings", settings_table(results["settings"])) if results.get("settings") else ""
+    return settings + (section("Data", table(lines, ("split", "file", "fingerprint", "rows"), words=3)) if lines else "")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("f1", "F1")
+
+
+def _number(name: str, value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else shown(name, value) if value is not None else ""
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _said(value: Any) -> str:
+    """An answer or a gold answer: a word, a number, several answers, or none."""
+    if isinstance(value, list | tuple):
+        return " | ".join(map(_said, value)) or "no answer"
+    return _plain(value) if value not in ("", None) else "no answer"
