@@ -1,6 +1,7 @@
 """READ THIS FIRST: the journey, a function a stage.
 
 - text ─learn_vocabulary→ tokenizer ─prepare→ store ─pretrain→ a model
+- a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (finetune.py has the story)
 - somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
 """
 
@@ -15,6 +16,7 @@ from bertkit.errors import InputError
 
 if TYPE_CHECKING:
     from bertkit.bundle.bundle import Bundle
+    from bertkit.data.readers import Columns
     from bertkit.data.store import Store
     from bertkit.serve.predictor import Model
     from bertkit.text.tokenizer import Tokenizer
@@ -85,8 +87,10 @@ def pretrain(
     from bertkit.model.device import find_device
     from bertkit.recipes import find_recipe
     from bertkit.train.distributed import join_world
-    from bertkit.train.fit import Job, fit
+    from bertkit.train.fit import fit
+    from bertkit.train.pretraining import pretraining_job
     from bertkit.train.recipe import change
+    from bertkit.train.report import write_report
     from bertkit.train.run import parse_budget
 
     opened, run = Store(store), Path(out)
@@ -95,11 +99,48 @@ def pretrain(
     bundle, chosen = _begin_with(chosen, opened, init)
     with join_world(find_device(device)) as (world, where):
         ahead = (4 if where.type == "cuda" else 0) if workers is None else workers
-        job = Job(
-            run, chosen, opened, bundle.network, where, world, lambda to: save_bundle(bundle, to), init=str(init or "")
+        job, samples = pretraining_job(
+            run, chosen, opened, bundle.network, where, world, lambda to: save_bundle(bundle, to), ahead
         )
-        fit(replace(job, fork=fork, shard=shard and world.size > 1, workers=ahead, quiet=quiet))
+        begun = {"store": opened.manifest["settings"], "init": str(init or "")}
+        fit(replace(job, begun=begun, fork=fork, shard=shard and world.size > 1, quiet=quiet))
+        if world.leads:
+            write_report(run, samples=samples())
     return run / "model"
+
+
+def finetune(what: str, model: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
+    """Fine-tunes a model for a task or a named set; the options are those of `bertkit.finetune.finetune`."""
+    from bertkit import finetune as story
+
+    return story.finetune(what, model, out, **options)
+
+
+def evaluate(
+    model: Path | str,
+    data: Path | str,
+    *,
+    split: str = "dev",
+    columns: Columns | None = None,
+    bad: str = "stop",
+    device: str = "auto",
+) -> dict[str, Any]:
+    """The figures of a fine-tuned model on a file of its task, or on "glue/mrpc" with `data` as NAME=FOLDER."""
+    from bertkit.data.readers import read_records
+    from bertkit.data.sets import SETS, read_set
+    from bertkit.serve.predictor import load
+    from bertkit.train.results import summarize
+
+    loaded = load(model, device=device)
+    task = loaded.bundle.task
+    if task is None:
+        raise InputError(f"{model} is not fine-tuned; expected a model that bertkit finetune made")
+    name, _, folder = str(data).partition("=")
+    if name in SETS:
+        records = read_set(name, folder or ".", split, bad).records
+    else:
+        records = read_records(data, task.settings.task, columns, classes=task.settings.labels, bad=bad).records
+    return summarize(task, records, loaded.answer(records))
 
 
 def create(size: str, tokenizer: Tokenizer, *, seed: int = 0, **changes: Any) -> Model:

@@ -2,7 +2,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from bertkit.data.records import Choice, Question, Record, Words, fingerprint, half, halves, texts
+from bertkit.data.records import Choice, Question, Record, Words, fingerprint, halves, part, texts
 
 EACH = [
     Record("one", "two", label=("a", "b"), negative="three", id="7", place="f.csv:2"),
@@ -50,5 +50,5 @@ def test_what_belongs_together_stays_in_one_half():
     by_article = [Question(f"q {n}", f"c {n}", article=f"article {n % 7}") for n in range(70)]
     by_context = [Question(f"q {n}", f"context {n % 7}") for n in range(70)]
     for questions in (by_article, by_context):
-        assert all(half(questions[n]) == half(questions[n % 7]) for n in range(70))
-    assert half(Record("same", label="a")) == half(Record("same", label="b"))
+        assert all(part(questions[n], 2) == part(questions[n % 7], 2) for n in range(70))
+    assert part(Record("same", label="a"), 2) == part(Record("same", label="b"), 2)

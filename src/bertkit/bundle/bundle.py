@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,11 @@ from bertkit.bundle import families, google
 from bertkit.bundle.families import Family
 from bertkit.bundle.hub import find_model
 from bertkit.errors import ArtifactError, ConfigError
+from bertkit.model.config import Config
+from bertkit.tasks import TASKS
+from bertkit.tasks.network import SimilarityNetwork, build_network
 from bertkit.tasks.pretraining import Pretraining
+from bertkit.tasks.task import Task, TaskSettings
 from bertkit.text.tokenizer import Tokenizer
 
 log = logging.getLogger("bertkit")
@@ -34,10 +39,11 @@ log = logging.getLogger("bertkit")
 class Bundle:
     """A network with its tokenizer, and where they come from."""
 
-    network: Pretraining
+    network: Any  # Pretraining, or TaskNetwork where there is a task
     tokenizer: Tokenizer
     family: Family = families.BERT
     provenance: dict[str, Any] = field(default_factory=dict)
+    task: Task | None = None
 
 
 def load_bundle(name: Path | str) -> Bundle:
@@ -47,12 +53,14 @@ def load_bundle(name: Path | str) -> Bundle:
     try:
         family = families.family_of(settings)
         config = families.read_config(settings, family)
+        own = _read_json(file.parent / "bertkit.json")
+        task = _task(own.get("task"), families.read_task(settings, family))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     weights, tensors = _read_weights(path)
     try:
-        state, left_over = families.from_hugging_face(tensors, family, config.layers)
-        network = _build(config, state, family)
+        state, left_over = families.from_hugging_face(tensors, family, config.layers, task.settings.task if task else "")
+        network = _build(config, state, family, task)
     except ArtifactError as error:
         raise ArtifactError(f"{weights}: {error}") from error
     if left_over:
@@ -63,27 +71,47 @@ def load_bundle(name: Path | str) -> Bundle:
             f"{file.parent}: the tokenizer has {len(tokenizer):,} pieces, the model knows {config.vocabulary:,}; "
             "they do not belong together"
         )
-    provenance = _read_json(file.parent / "bertkit.json").get("provenance") or {"source": str(name), "left_over": left_over}
-    return Bundle(network, tokenizer, family, provenance)
+    provenance = own.get("provenance") or {"source": str(name), "left_over": left_over}
+    return Bundle(network, tokenizer, family, provenance, task)
 
 
 def save_bundle(bundle: Bundle, folder: Path | str) -> None:
     """Writes the artifact, whole or not at all."""
-    network, family = bundle.network, bundle.family
+    network, family, task = bundle.network, bundle.family, bundle.task
     config = network.encoder.config
-    architecture = family.architectures[network.masked is not None, network.next is not None]
-    if config.causal and network.masked is not None:
-        architecture = family.causal_architecture
-    settings = {"architectures": [architecture], **families.write_config(config, family)}
+    settings = {"architectures": [_architecture(network, family)], **families.write_config(config, family)}
     settings |= {"pad_token_id": bundle.tokenizer.pad, "dtype": "float32"}
-    own = {"format": 1, "bertkit": __version__, "task": "pretraining", "provenance": bundle.provenance}
-    tensors = families.to_hugging_face(network.state_dict(), family, config.layers)
+    settings |= families.write_task(task.settings, family) if task else {}
+    told = asdict(task.settings) if task else "pretraining"
+    own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
+    tensors = families.to_hugging_face(network.state_dict(), family, config.layers, task.settings.task if task else "")
     tensors = {name: tensor.float() for name, tensor in tensors.items()}
     with new_folder(folder, marker="config.json") as aside:
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         (aside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         (aside / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
         bundle.tokenizer.write_files(aside, max_length=config.positions)
+
+
+def _architecture(network: Any, family: Family) -> str:
+    """The class that transformers reads a network without a task as."""
+    masked, following = (getattr(network, name, None) is not None for name in ("masked", "next"))
+    if network.encoder.config.causal and masked:
+        return family.causal_architecture
+    return family.architectures[masked, following]
+
+
+def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
+    """The task that bertkit.json tells, or else config.json."""
+    if isinstance(own, dict):
+        known = {f.name for f in fields(TaskSettings)}
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
+        theirs = TaskSettings(**values)
+    if theirs is None:
+        return None
+    if theirs.task not in TASKS:
+        raise ConfigError(f"bertkit.json names the task {theirs.task!r}; expected one of {', '.join(TASKS)}")
+    return TASKS[theirs.task](theirs)
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
@@ -150,24 +178,30 @@ def _read_tensorflow(checkpoint: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _build(config: Any, state: dict[str, Tensor], family: Family) -> Pretraining:
-    """A network of the given weights; its heads and pooler are those that the weights have."""
+def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task | None) -> Any:
+    """A network of the given weights; without a task, its heads and pooler are those that the weights have."""
     parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
     with torch.device("meta"):
-        network = Pretraining(
+        network: Any = build_network(config, task) if task else None
+        network = network or Pretraining(
             config.with_(pooler="pooler" in parts), masked="masked" in parts, next_sentence="next" in parts
         )
-    expected = network.state_dict()
-    if missing := [families.spelled(name, family, config.layers) for name in expected if name not in state]:
+    expected, name_of = network.state_dict(), partial(families.spelled, family=family, layers=config.layers)
+    trained = {
+        name: p
+        for name, p in expected.items()
+        if not (isinstance(network, SimilarityNetwork) and name.startswith("output."))
+    }
+    if missing := [name_of(name, task=task.settings.task if task else "") for name in trained if name not in state]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ArtifactError(f"missing {', '.join(missing[:3])}{more}; expected {len(expected)} parameters")
-    for name, parameter in expected.items():
+    for name, parameter in trained.items():
         if state[name].shape != parameter.shape:
-            theirs, found, wanted = (
-                families.spelled(name, family, config.layers),
-                list(state[name].shape),
-                list(parameter.shape),
-            )
-            raise ArtifactError(f"{theirs} is {found}; the config asks for {wanted}")
-    network.load_state_dict({name: tensor.float().contiguous() for name, tensor in state.items()}, assign=True)
+            found, wanted = list(state[name].shape), list(parameter.shape)
+            raise ArtifactError(f"{name_of(name)} is {found}; the config asks for {wanted}")
+    ready = {name: state[name].float().contiguous() for name in trained}
+    ready |= {name: torch.zeros_like(p, device="cpu") for name, p in expected.items() if name not in trained}
+    network.load_state_dict(ready, assign=True)
+    if task:
+        network.weights = torch.ones(task.outputs)
     return network.requires_grad_(True).eval()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bertkit.errors import ArtifactError, ConfigError
 from bertkit.model.config import Config
+from bertkit.tasks.task import TaskSettings
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Family:
     prefix: str  # what their heads' files put before the body's names
     architectures: Mapping[tuple[bool, bool], str]  # (masked head, next-sentence head) → class
     causal_architecture: str  # the class of a left-to-right model with a head over pieces
+    heads: Mapping[str, tuple[str, str]]  # task → class, and what it calls the last linear map
 
 
 _LAYER = "bert.encoder.layer.{i}"
@@ -99,7 +101,20 @@ BERT = Family(
         (False, False): "BertModel",
     },
     causal_architecture="BertLMHeadModel",
+    heads={
+        "classification": ("BertForSequenceClassification", "classifier"),
+        "multilabel": ("BertForSequenceClassification", "classifier"),
+        "regression": ("BertForSequenceClassification", "classifier"),
+        "tagging": ("BertForTokenClassification", "classifier"),
+        "qa": ("BertForQuestionAnswering", "qa_outputs"),
+        "choice": ("BertForMultipleChoice", "classifier"),
+    },
 )
+PROBLEMS = {  # tasks that share a class
+    "classification": "single_label_classification",
+    "multilabel": "multi_label_classification",
+    "regression": "regression",
+}
 
 FAMILIES = {family.name: family for family in (BERT,)}
 
@@ -137,23 +152,48 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     return {"model_type": family.name, **settings, family.keys["activation"]: spelled[config.activation]}
 
 
-def from_hugging_face(tensors: Mapping[str, Tensor], family: Family, layers: int) -> tuple[dict[str, Tensor], list[str]]:
+def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | None:
+    """The task of a fine-tuned model that transformers saved; None for any other."""
+    names = settings.get("architectures") or [""]
+    tasks = [task for task, (name, _) in family.heads.items() if name == names[0]]
+    if not tasks:
+        return None
+    labels = settings.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    ordered = tuple(str(labels[key]) for key in sorted(labels, key=int))
+    told = [task for task in tasks if PROBLEMS.get(task) == settings.get("problem_type")]
+    task = told[0] if told else "regression" if tasks[0] == "classification" and len(ordered) == 1 else tasks[0]
+    return TaskSettings(task=task, labels=() if task in ("qa", "choice") else ordered, stride=128 if task == "qa" else 0)
+
+
+def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
+    """The settings of config.json that a task determines."""
+    if task.task not in family.heads:
+        return {}
+    numbered = {str(index): label for index, label in enumerate(task.labels)}
+    settings = {"id2label": numbered, "label2id": {v: int(k) for k, v in numbered.items()}} if task.labels else {}
+    problem = {"problem_type": PROBLEMS[task.task]} if task.task in PROBLEMS else {}
+    return {"architectures": [family.heads[task.task][0]], **settings, **problem}
+
+
+def from_hugging_face(
+    tensors: Mapping[str, Tensor], family: Family, layers: int, task: str = ""
+) -> tuple[dict[str, Tensor], list[str]]:
     """Our parameters from theirs, and the names that were left over. What is absent here is simply absent there."""
     rest = {_modern_name(name, family): tensor for name, tensor in tensors.items()}
     _untie(rest)
     state = dict[str, Tensor]()
-    for ours, theirs in _expanded(family, layers).items():
+    for ours, theirs in _expanded(family, layers, task).items():
         if all(name in rest for name in theirs):
             parts = [rest.pop(name) for name in theirs]
             state[ours] = parts[0] if len(parts) == 1 else _stack(parts, theirs)
     return state, sorted(rest)
 
 
-def to_hugging_face(state: Mapping[str, Tensor], family: Family, layers: int) -> dict[str, Tensor]:
+def to_hugging_face(state: Mapping[str, Tensor], family: Family, layers: int, task: str = "") -> dict[str, Tensor]:
     """Their parameters from ours; the body's names go without prefix when there is no head."""
     heads = any(not name.startswith("encoder.") for name in state)
     tensors = dict[str, Tensor]()
-    for ours, theirs in _expanded(family, layers).items():
+    for ours, theirs in _expanded(family, layers, task).items():
         if ours in state:
             parts = state[ours].chunk(len(theirs))
             tensors |= {
@@ -162,15 +202,16 @@ def to_hugging_face(state: Mapping[str, Tensor], family: Family, layers: int) ->
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def spelled(ours: str, family: Family, layers: int) -> str:
+def spelled(ours: str, family: Family, layers: int, task: str = "") -> str:
     """Their name for one of our parameters, for messages."""
-    return ", ".join(_expanded(family, layers).get(ours, (ours,)))
+    return ", ".join(_expanded(family, layers, task).get(ours, (ours,)))
 
 
-def _expanded(family: Family, layers: int) -> dict[str, tuple[str, ...]]:
-    """The table of names with each layer written out."""
+def _expanded(family: Family, layers: int, task: str = "") -> dict[str, tuple[str, ...]]:
+    """The table of names with each layer written out, and with the task's head."""
     table = dict[str, tuple[str, ...]]()
-    for ours, theirs in family.names.items():
+    head = _pair("output", family.heads[task][1]) if task in family.heads else {}
+    for ours, theirs in {**family.names, **head}.items():
         several = (theirs,) if isinstance(theirs, str) else theirs
         for i in range(layers if "{i}" in ours else 1):
             table[ours.format(i=i)] = tuple(name.format(i=i) for name in several)

@@ -20,11 +20,11 @@ from bertkit.data.masking import replace as replace_ids
 from bertkit.data.packing import Shapes, pack_row
 from bertkit.data.pairs import Spans, plan_spans
 from bertkit.data.store import Store
+from bertkit.data.windows import NOTHING
 from bertkit.errors import DataError
 from bertkit.model.batch import Batch
 
 EPOCH = 2**40
-NOTHING = -100  # a target that counts for no loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +57,11 @@ class PretrainingBatch:
     hidden: int  # targets that count
     pairs: int  # labels that count
     tokens: int  # of examples, without filler
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """What each of the network's sums is a mean over."""
+        return (self.hidden, self.pairs, self.hidden, self.pairs)
 
     def pin_memory(self) -> Self:
         """The same in memory that the device can copy from while it computes."""

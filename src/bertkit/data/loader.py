@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from bertkit.data.examples import Examples, ExampleSource, PretrainingBatch
+from bertkit.data.examples import Examples, ExampleSource
 
 
 @dataclass(frozen=True)
 class Step:
     """What a training step sees, and the cursor behind it."""
 
-    rows: list[PretrainingBatch]
+    rows: Sequence[Any]  # batches with what is to be told of them
     cursor: int
 
 

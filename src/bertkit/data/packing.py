@@ -82,7 +82,7 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, Batch]]:
     """Batches of like lengths, longest first, each with the indices of its sequences."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
-    for members in _groups(sizes, shapes.budget if shapes else budget, shapes):
+    for members in group_by_length(sizes, shapes.budget if shapes else budget, shapes):
         part = None if segments is None else [segments[index] for index in members]
         yield members, pack([ids[index] for index in members], part, shapes)
 
@@ -142,7 +142,7 @@ def _row(values: np.ndarray, fill: int) -> torch.Tensor:
     return torch.from_numpy(np.concatenate([values, np.zeros(fill, np.int64)], dtype=np.int64))
 
 
-def _groups(sizes: np.ndarray, budget: int, shapes: Shapes | None) -> Iterator[np.ndarray]:
+def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[np.ndarray]:
     """Indices of sequences that share a batch: sorted by length, cut where the budget is reached."""
     group, tokens, room = list[int](), 0, 0
     for index in np.argsort(-sizes, kind="stable").tolist():

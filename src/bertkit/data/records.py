@@ -6,9 +6,8 @@ A label is None where it is unknown; `place` ("file:line") says where a record c
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +75,17 @@ def fingerprint(records: Iterable[AnyRecord]) -> str:
     """SHA-256 over the contents, in order: the same data gives the same fingerprint wherever its file lies."""
     digest = hashlib.sha256()
     for record in records:
-        digest.update(json.dumps([type(record).__name__, asdict(record) | {"place": ""}]).encode())
+        digest.update(repr(replace(record, place="")).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
-def half(record: AnyRecord) -> int:
-    """0 or 1 by a hash, whatever the order or company: an article's questions, and equal texts, stay together."""
+def part(record: AnyRecord, parts: int) -> int:
+    """0 to parts - 1 by a hash, whatever the order or company: an article's questions, and equal texts, stay together."""
     article = (record.article or record.context,) if isinstance(record, Question) else texts(record)
-    return hashlib.sha256("\0".join(article).encode()).digest()[0] & 1
+    return int.from_bytes(hashlib.sha256("\0".join(article).encode()).digest()[:8], "little") % parts
 
 
 def halves(records: Sequence[AnyRecord]) -> tuple[list[int], list[int]]:
     """The indices of two halves: one to fit a threshold or a temperature on, one to measure it on."""
-    sides = [half(record) for record in records]
+    sides = [part(record, 2) for record in records]
     return [i for i, side in enumerate(sides) if side == 0], [i for i, side in enumerate(sides) if side == 1]

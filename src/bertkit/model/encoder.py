@@ -21,8 +21,9 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        return self.dense(x.index_select(0, batch.firsts)).tanh()  # [B, D]
+    def forward(self, first: Tensor) -> Tensor:
+        """From the vectors of first tokens [B, D]."""
+        return self.dense(first).tanh()
 
 
 class Encoder(nn.Module):

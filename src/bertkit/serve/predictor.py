@@ -1,4 +1,4 @@
-"""A loaded model and its answers: fill, embed, features, next, encode.
+"""A loaded model and its answers.
 
 Many texts are packed into batches by a budget of tokens; answers come back in the order of the texts, and no answer
 depends on what else was in its batch.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -18,13 +19,28 @@ from torch import Tensor
 
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.data.packing import BUDGET, Shapes, batches
+from bertkit.data.records import Choice, Question, Record, Words
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
 from bertkit.model.device import PRECISIONS, compiled, find_device
 from bertkit.progress import Show, bar, show_nothing
-from bertkit.text.tokenizer import Encoding
+from bertkit.tasks.answering import answer_records
+from bertkit.tasks.choice import Chosen
+from bertkit.tasks.metrics import entities
+from bertkit.tasks.qa import Answered
+from bertkit.tasks.tagging import Tagged
+from bertkit.text.tokenizer import Encoding, Pieces
 
-POOLINGS = ("mean", "cls")
+POOLINGS = ("mean", "cls", "max")
+ANSWERS = {  # task → the verb that asks for it
+    "classification": "classify",
+    "multilabel": "classify",
+    "regression": "classify",
+    "tagging": "tag",
+    "qa": "ask",
+    "choice": "choose",
+    "similarity": "embed",
+}
 MANY = 256  # texts from which on a progress bar is worth its line
 
 
@@ -41,6 +57,16 @@ class Features(NamedTuple):
     pieces: list[str]
     offsets: np.ndarray  # [T, 2] characters of the text; (0, 0) for special pieces
     vectors: np.ndarray  # [layers, T, D]
+
+
+class Entity(NamedTuple):
+    """A part of a text and what kind of thing it is."""
+
+    text: str
+    kind: str
+    begin: int  # character
+    end: int
+    probability: float  # of its least certain word
 
 
 def load(
@@ -64,7 +90,7 @@ class Model:
     ):
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-        self.bundle, self.tokenizer = bundle, bundle.tokenizer
+        self.bundle, self.tokenizer, self.precision = bundle, bundle.tokenizer, precision
         self.device = find_device(device)
         self.network = bundle.network.to(self.device, PRECISIONS[precision]).eval()
         self.config = self.network.encoder.config
@@ -82,7 +108,7 @@ class Model:
         """The likeliest pieces for each [MASK] of a text; a list of texts gives a list of answers."""
         if isinstance(texts, str):
             return self.fill([texts], top=top, truncate=truncate)[0]
-        if self.network.masked is None:
+        if getattr(self.network, "masked", None) is None:
             raise ArtifactError("this model has no masked-language head; fill needs one that was pre-trained with it")
         if not 1 <= top <= self.config.vocabulary:
             raise InputError(f"top is {top}; expected 1 to {self.config.vocabulary:,}")
@@ -93,13 +119,14 @@ class Model:
         return self._each("filling", encodings, lambda batch: self._fill_batch(batch, top))
 
     def embed(
-        self, texts: Sequence[str], *, pooling: str = "mean", normalize: bool = False, truncate: bool = False
+        self, texts: Sequence[str], *, pooling: str = "", normalize: bool = False, truncate: bool = False
     ) -> np.ndarray:
-        """A vector for each text [N, D]: the mean over its pieces, or [CLS]'s."""
+        """A vector for each text [N, D]: its pieces' mean or maximum, or [CLS]'s; by default what it was tuned for."""
+        pooling = pooling or (self.bundle.task.settings.pooling if self.bundle.task else "mean")
         if pooling not in POOLINGS:
             raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
         encodings = self._encode_texts(texts, truncate=truncate)
-        pool = self._pool_mean if pooling == "mean" else self._pool_first
+        pool = self._pool_first if pooling == "cls" else partial(self._pool, kind=pooling)
         vectors = np.array(self._each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
@@ -128,7 +155,7 @@ class Model:
         """How likely it is that b follows a; two lists give an array."""
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
-        if self.network.next is None or self.network.encoder.pooler is None:
+        if getattr(self.network, "next", None) is None or self.network.encoder.pooler is None:
             raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
 
         def judge(batch: Batch) -> list[float]:
@@ -136,6 +163,56 @@ class Model:
             return logits.float().softmax(-1)[:, 0].tolist()
 
         return np.array(self._each("judging", self._encode_texts(a, b, truncate=truncate), judge), np.float32)
+
+    @overload
+    def classify(self, texts: str, pairs: str | None = None) -> Any: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]: ...
+    def classify(self, texts: Any, pairs: Any = None) -> Any:
+        """A label, labels or a number for each text, or for each pair of texts."""
+        if isinstance(texts, str):
+            return self.classify([texts], None if pairs is None else [pairs])[0]
+        if pairs is not None and len(pairs) != len(texts):
+            raise InputError(f"{len(texts)} texts cannot pair with {len(pairs)}; give one partner to each")
+        records = [Record(text, pair) for text, pair in zip(texts, pairs or [None] * len(texts), strict=True)]
+        return self.answer(records, "classification", "multilabel", "regression")
+
+    @overload
+    def tag(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]
+    @overload
+    def tag(self, texts: Sequence[str]) -> list[list[Entity]]: ...
+    def tag(self, texts: Any) -> Any:
+        """The entities of each text, with their characters; of plain labels, every labelled word."""
+        if isinstance(texts, str):
+            return self.tag([texts])[0]
+        spans = [_words(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
+        records = [Words(tuple(text[a:b] for a, b in words)) for text, words in zip(texts, spans, strict=True)]
+        answers = self.answer(records, "tagging")
+        return [_entities(*found) for found in zip(texts, spans, answers, strict=True)]
+
+    @overload
+    def ask(self, question: str, context: str) -> Answered: ...  # type: ignore[overload-overlap]
+    @overload
+    def ask(self, question: Sequence[str], context: Sequence[str]) -> list[Answered]: ...
+    def ask(self, question: Any, context: Any) -> Any:
+        """The part of the context that answers the question; "" where the model says that there is none."""
+        if isinstance(question, str):
+            return self.ask([question], [context])[0]
+        return self.answer([Question(*both) for both in zip(question, context, strict=True)], "qa")
+
+    def choose(self, prompt: str, options: Sequence[str]) -> Chosen:
+        """Which of the options goes with the prompt."""
+        return self.answer([Choice(prompt, tuple(options))], "choice")[0]
+
+    def answer(self, records: Sequence[Any], *tasks: str) -> list[Any]:
+        """The answers of a fine-tuned model to records of its task."""
+        task = self.bundle.task
+        if task is None or (tasks and task.settings.task not in tasks):
+            found = f"a {task.settings.task} model" if task else "not fine-tuned"
+            raise ArtifactError(f"this model is {found}; expected one fine-tuned for {' or '.join(tasks) or 'a task'}")
+        with _maybe_bar("answering", len(records)) as show:
+            where = dict(precision=self.precision, budget=self.budget, show=show)
+            return list(answer_records([self.network], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
 
     def encode(self, ids: Sequence[Sequence[int] | np.ndarray]) -> list[np.ndarray]:
         """The last layer's vectors [T, D] for sequences of ids, special ones included."""
@@ -167,6 +244,8 @@ class Model:
 
     def answers(self) -> list[str]:
         """What this model can be asked."""
+        if task := self.bundle.task:
+            return ["embed", "features", ANSWERS[task.settings.task]]
         extra = {"fill": self.network.masked, "next": self.network.next}
         return ["embed", "features", *(name for name, head in extra.items() if head is not None)]
 
@@ -217,13 +296,30 @@ class Model:
             answers[owner].append([Candidate(*found) for found in zip(names, chance, strict=True)])
         return answers
 
-    def _pool_mean(self, batch: Batch) -> np.ndarray:
+    def _pool(self, batch: Batch, kind: str) -> np.ndarray:
         x = self._encoder(batch).float()
         lengths = batch.boundaries.long().diff()
-        return torch.segment_reduce(x, "mean", lengths=lengths, axis=0).cpu().numpy()
+        return torch.segment_reduce(x, kind, lengths=lengths, axis=0).cpu().numpy()
 
     def _pool_first(self, batch: Batch) -> np.ndarray:
         return self._encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
+
+
+def _words(pieces: Pieces, text: str) -> list[tuple[int, int]]:
+    """The characters of a text's words, as the tokenizer splits it."""
+    begins = np.flatnonzero(pieces.starts)
+    if not len(begins):
+        raise InputError(f"nothing to read in {_quoted(text)}; expected at least one word")
+    ends = np.append(begins[1:], len(pieces)) - 1
+    return list(zip(pieces.offsets[begins, 0].tolist(), pieces.offsets[ends, 1].tolist(), strict=True))
+
+
+def _entities(text: str, words: list[tuple[int, int]], answer: Tagged) -> list[Entity]:
+    found = []
+    for kind, first, behind in entities(answer.labels):
+        begin, end = words[first][0], words[behind - 1][1]
+        found.append(Entity(text[begin:end], kind, begin, end, min(answer.probabilities[first:behind])))
+    return found
 
 
 def _shapes(budget: int, positions: int) -> Shapes:

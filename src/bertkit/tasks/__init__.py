@@ -1,1 +1,18 @@
-"""vectors → answers: what is asked of an encoder, one file a task."""
+"""Vectors → answers: heads, their losses, and what is asked of them."""
+
+from bertkit.tasks.choice import MultipleChoice
+from bertkit.tasks.classification import Classification, Multilabel, Regression
+from bertkit.tasks.qa import QuestionAnswering
+from bertkit.tasks.similarity import Similarity
+from bertkit.tasks.tagging import Tagging
+from bertkit.tasks.task import Task
+
+TASKS: dict[str, type[Task]] = {
+    "classification": Classification,
+    "multilabel": Multilabel,
+    "regression": Regression,
+    "tagging": Tagging,
+    "qa": QuestionAnswering,
+    "choice": MultipleChoice,
+    "similarity": Similarity,
+}

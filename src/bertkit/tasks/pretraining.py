@@ -49,6 +49,8 @@ class NextHead(nn.Module):
 class Pretraining(nn.Module):
     """An encoder with the heads it was pre-trained with: both, either or none."""
 
+    names = ("masked_loss", "next_loss", "masked_accuracy", "next_accuracy")
+
     def __init__(self, config: Config, *, masked: bool = True, next_sentence: bool = True):
         super().__init__()
         self.encoder = Encoder(config)
@@ -56,7 +58,7 @@ class Pretraining(nn.Module):
         self.next = NextHead(config) if next_sentence else None
 
     def forward(self, data: PretrainingBatch) -> Tensor:
-        """Sums over the batch [4]: the masked loss, the next-sentence loss, and how many of each were told right."""
+        """Sums over the batch, as named: losses, and how many of each were told right."""
         x = self.encoder(data.batch)
         sums = [x.new_zeros((), dtype=torch.float32)] * 4
         if self.masked is not None:
@@ -73,7 +75,7 @@ class Pretraining(nn.Module):
     def next_logits(self, x: Tensor, batch: Batch) -> Tensor:
         """Scores [B, 2] of the sequences in the row x [T, D]: first "B follows A"."""
         assert self.next is not None and self.encoder.pooler is not None
-        return self.next(self.encoder.pooler(x, batch))
+        return self.next(self.encoder.pooler(x.index_select(0, batch.firsts)))
 
 
 def _sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -34,9 +34,11 @@ class State:
     phase: int = 0
     elapsed: float = 0.0  # seconds of training
     tokens: int = 0
-    best: float = float("inf")  # lowest held-out loss so far
-    window: list[float] = field(default_factory=lambda: [0.0] * 4)  # sums since the last report
-    counts: list[float] = field(default_factory=lambda: [0.0] * 3)  # hidden pieces, pairs and tokens since then
+    best: float = float("-inf")  # highest score so far
+    stale: int = 0  # evaluations since then
+    evaluated: int = 0  # the step of the last evaluation
+    window: list[float] = field(default_factory=list)  # sums since the last report
+    counts: list[float] = field(default_factory=list)  # what they count, and tokens, since then
     reported: float = 0.0  # elapsed at the last report
 
 

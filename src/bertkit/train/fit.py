@@ -3,33 +3,55 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bertkit.data.draws import draw
-from bertkit.data.examples import ExampleSettings, ExampleSource, PretrainingBatch
-from bertkit.data.loader import Loader, Step
-from bertkit.data.store import Store
+from bertkit.data.loader import Step
 from bertkit.errors import TrainingError
-from bertkit.model.device import autocast, flops_per_token, peak_flops
-from bertkit.tasks.pretraining import Pretraining
+from bertkit.model.device import autocast, peak_flops
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World, laid_like, synced, whole
 from bertkit.train.log import Log
 from bertkit.train.optimizer import Optimizers
-from bertkit.train.recipe import Recipe, rate_factor
-from bertkit.train.report import filled_samples, write_report
+from bertkit.train.recipe import Training, rate_factor
 from bertkit.train.run import open_run
+
+
+class Row(Protocol):
+    """A batch with what is to be told of it."""
+
+    @property
+    def counts(self) -> tuple[float, ...]: ...  # what each of the network's sums is a mean over
+    @property
+    def tokens(self) -> int: ...
+    def pin_memory(self) -> Self: ...
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Self: ...
+
+
+class Network(Protocol):
+    """Takes a row to sums over it, by name; those that end in "loss" are trained on, as means."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, row: Any) -> Tensor: ...
+
+
+class Feed(AbstractContextManager, Protocol):
+    """Where the rows come from: a function of how far the run has come, and of the state's phase and cursor."""
+
+    def step(self, progress: float, state: State) -> Step: ...
+    def flops_per_token(self, state: State) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -37,16 +59,18 @@ class Job:
     """What is trained, on what, where, and where it is kept."""
 
     run: Path
-    recipe: Recipe
-    store: Store
-    network: Pretraining
+    recipe: Training
+    network: nn.Module  # a Network
+    feed: Feed
     device: torch.device
     world: World
     export: Callable[[Path], None]  # writes the network as an artifact
-    init: str = ""  # the model it began from
+    begun: dict[str, Any] = field(default_factory=dict)  # what else a resumed run must agree in
+    evaluate: Callable[[Trainer, State], tuple[dict[str, float], float]] | None = None  # figures, and a score to maximise
+    share: Callable[[str], float] = lambda name: 1.0  # what a parameter gets of the learning rate
+    best: str = "best"  # the artifact of the best score; the last is "model", unless this is
     fork: bool = False  # go on though the recipe has changed
     shard: bool = False  # cut weights, gradients and moments over the ranks
-    workers: int = 0
     quiet: bool = False
 
 
@@ -54,33 +78,28 @@ def fit(job: Job) -> State:
     """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
     trainer = Trainer(job)  # finds what is wrong with the job before anything is written
     if job.world.leads:
-        open_run(job.run, job.recipe, store=job.store, init=job.init, fork=job.fork)
+        open_run(job.run, job.recipe, begun=job.begun, fork=job.fork)
     job.world.wait()
     state = trainer.resume()
     recipe = job.recipe
-    with (
-        trainer.loader,
-        Log(job.run, step=state.step, quiet=job.quiet, silent=not job.world.leads) as log,
-        _signals() as stop,
-    ):
+    with job.feed, Log(job.run, step=state.step, quiet=job.quiet, silent=not job.world.leads) as log, _signals() as stop:
         while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
             trainer.step(state)
             if state.step % recipe.log_every == 0:
                 trainer.report(state, log)
-            if trainer.held_out and state.step % recipe.evaluate_every == 0:
+            if job.evaluate and state.step % recipe.evaluate_every == 0:
                 trainer.evaluate(state, log)
             if state.step % recipe.checkpoint_every == 0:
                 trainer.checkpoint(state)
         if stop:
             log.show(f"stopped at step {state.step:,} with a checkpoint; the same command goes on from there")
-        elif trainer.held_out and state.step % recipe.evaluate_every:
+        elif job.evaluate and state.evaluated < state.step:
             trainer.evaluate(state, log)
     trainer.checkpoint(state)
     if stop:
         raise Interrupted(stop[0], state.step)
-    trainer.export(job.run / "model")
-    if job.world.leads:
-        write_report(job.run, samples=trainer.samples(state))
+    if job.evaluate is None or job.best != "model":
+        trainer.export(job.run / "model")
     return state
 
 
@@ -97,34 +116,14 @@ class Trainer:
 
     def __init__(self, job: Job):
         self.job, recipe = job, job.recipe
-        job.network.encoder.checkpointing = recipe.checkpointing
         self.network = (deepcopy(job.network) if job.shard else job.network).to(job.device).train()
+        self.names = cast(Network, job.network).names
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
-        self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda")
-        self.loader = Loader(self._sources(False), workers=job.workers, rank=job.world.rank, world=job.world.size)
-        self.held_out = self._sources(True) if recipe.held_out else []
+        self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda", share=job.share)
         self.started: float | None = None  # the clock starts after the first step, which compiles
-        self.window = torch.zeros(4, device=job.device)
+        self.window = torch.zeros(len(self.names), device=job.device)
         self.bad = torch.full((), -1, device=job.device)
         self.norm = torch.zeros((), device=job.device)
-
-    def _sources(self, evaluation: bool) -> list[ExampleSource]:
-        """One for each phase."""
-        recipe = self.job.recipe
-        grids = self.job.device.type != "cuda" or recipe.precision == "fp32"
-        base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
-        return [
-            ExampleSource(
-                self.job.store,
-                replace(base, length=phase.length),
-                seed=recipe.seed + 1000 * index + (500 if evaluation else 0),
-                tokens=recipe.row_tokens,
-                grids=grids,
-                held_out=recipe.held_out,
-                evaluation=evaluation,
-            )
-            for index, phase in enumerate(recipe.phases)
-        ]
 
     def resume(self) -> State:
         """The state of the last whole checkpoint, with weights and optimiser as they were; or the beginning."""
@@ -148,56 +147,45 @@ class Trainer:
     def finished(self, state: State) -> bool:
         recipe = self.job.recipe
         over = bool(recipe.budget) and state.elapsed >= recipe.budget
-        return state.step >= recipe.steps or self.job.world.agree(over, self.job.device)
+        stale = bool(recipe.patience) and state.stale >= recipe.patience
+        return state.step >= recipe.steps or stale or self.job.world.agree(over, self.job.device)
 
     def step(self, state: State) -> None:
         """One step: gradients of all rows of the batch, as if they were one, and an update."""
         progress = self.progress(state)
-        phase = self.job.recipe.phase_at(progress)
-        if phase != state.phase:
-            state.phase, state.cursor = phase, 0
-        step = self.loader.step(phase, self._rows(progress), state.cursor)
+        step = self.job.feed.step(progress, state)
         counts = self._counts(step)
         sums = self._gradients(step, counts, state.step)
         self.norm = whole(nn.utils.clip_grad_norm_(self.network.parameters(), self.job.recipe.optimizer.clip))
         self.optimizers.step(rate_factor(self.job.recipe.schedule, progress))
         self.window += sums
         self.bad = torch.where((self.bad < 0) & ~sums.isfinite().all(), state.step, self.bad)
-        state.counts = [a + b for a, b in zip(state.counts, counts.tolist(), strict=True)]
-        state.step, state.cursor, state.tokens = state.step + 1, step.cursor, state.tokens + int(counts[2])
+        state.counts = [a + b for a, b in zip(state.counts or [0.0] * len(counts), counts, strict=True)]
+        state.step, state.cursor, state.tokens = state.step + 1, step.cursor, state.tokens + int(counts[-1])
         self.started = time.monotonic() - state.elapsed if self.started is None else self.started
         state.elapsed = time.monotonic() - self.started
 
-    def _rows(self, progress: float) -> int:
-        """Rows of a step over all ranks; with a ramp, an eighth at first."""
-        recipe, size = self.job.recipe, self.job.world.size
-        rows = recipe.batch_tokens // recipe.row_tokens
-        if progress < recipe.ramp:
-            rows = round(rows * (0.125 + 0.875 * progress / recipe.ramp))
-        return max(1, round(rows / size)) * size
+    def _counts(self, step: Step) -> list[float]:
+        """Over all ranks: what each sum counts, and tokens. Losses are means over these, however the batch is cut up."""
+        counts = torch.tensor([[*row.counts, row.tokens] for row in step.rows], dtype=torch.float64).sum(0)
+        if self.job.world.size > 1:
+            counts = self.job.world.sum(counts.to(self.job.device))
+        return counts.tolist()
 
-    def _counts(self, step: Step) -> Tensor:
-        """Over all ranks: hidden pieces, pairs, tokens. Losses are means over these, however the batch is cut up."""
-        counts = torch.tensor([[row.hidden, row.pairs, row.tokens] for row in step.rows], dtype=torch.float64).sum(0)
-        if self.job.world.size == 1:
-            return counts
-        return self.job.world.sum(counts.to(self.job.device)).cpu()
-
-    def _gradients(self, step: Step, counts: Tensor, number: int) -> Tensor:
-        hidden, pairs = max(1.0, float(counts[0])), max(1.0, float(counts[1]))
-        sums = torch.zeros(4, device=self.job.device)
+    def _gradients(self, step: Step, counts: list[float], number: int) -> Tensor:
+        sums = torch.zeros(len(self.names), device=self.job.device)
+        losses = [index for index, name in enumerate(self.names) if name.endswith("loss")]
         for index, row in enumerate(step.rows):
             seed = draw(self.job.recipe.seed, 7, number, index, self.job.world.rank)[0]
             torch.manual_seed(int(seed >> np.uint64(1)))
-            last = index == len(step.rows) - 1
-            with synced(self.forward, last):
-                part = self._sums(self.forward, row)
-                loss = part[0] / hidden + part[1] / pairs
+            with synced(self.forward, last=index == len(step.rows) - 1):
+                part = self.sums(self.forward, row)
+                loss = torch.stack([part[at] / max(1.0, counts[at]) for at in losses]).sum()
                 (loss * self.job.world.size).backward()
             sums += part.detach()
         return self.job.world.sum(sums)
 
-    def _sums(self, network: nn.Module, row: PretrainingBatch) -> Tensor:
+    def sums(self, network: nn.Module, row: Row) -> Tensor:
         """The network's sums over a row, in the recipe's precision; the row is copied while the device computes."""
         device = self.job.device
         row = row.pin_memory() if device.type == "cuda" else row
@@ -207,68 +195,48 @@ class Trainer:
     def report(self, state: State, log: Log) -> None:
         """Writes the means since the last report, and stops the run if a loss is no number any more."""
         self._check(state)
-        masked, following, masked_right, next_right = self.window.tolist()
-        hidden, pairs, tokens = state.counts
-        factor = rate_factor(self.job.recipe.schedule, self.progress(state))
+        *counts, tokens = state.counts
+        means = {n: v / c for n, v, c in zip(self.names, self.window.tolist(), counts, strict=True) if c}
         seconds, state.reported = state.elapsed - state.reported, state.elapsed
-        row = {"step": state.step, "phase": state.phase, "masked_loss": masked / max(1, hidden)}
-        row |= {"masked_accuracy": masked_right / max(1, hidden)}
-        if pairs:
-            row |= {"next_loss": following / pairs, "next_accuracy": next_right / pairs}
-        speed = tokens / max(1e-9, seconds)
-        row |= {"lr": self.job.recipe.optimizer.lr * factor, "gradient_norm": float(self.norm), "tokens": state.tokens}
-        row |= {"elapsed": state.elapsed, "tokens_per_second": speed} | self._utilisation(speed, state.phase)
+        speed, factor = tokens / max(1e-9, seconds), rate_factor(self.job.recipe.schedule, self.progress(state))
+        row = {"step": state.step, "phase": state.phase, **means, "lr": self.job.recipe.optimizer.lr * factor}
+        row |= {"gradient_norm": float(self.norm), "tokens": state.tokens, "elapsed": state.elapsed}
+        row |= {"tokens_per_second": speed} | self._utilisation(speed, state)
         log.write(**row)
         log.show(self._line(state, row))
         self.window.zero_()
-        state.counts = [0.0, 0.0, 0.0]
+        state.counts = []
 
-    def _line(self, state: State, row: dict) -> str:
+    def _line(self, state: State, row: dict[str, Any]) -> str:
         left = state.elapsed * max(0.0, 1 / max(1e-9, self.progress(state)) - 1)
-        parts = [f"step {state.step:,}/{self.job.recipe.steps:,}", f"loss {row['masked_loss']:.3f}"]
-        if "next_accuracy" in row:
-            parts.append(f"next {row['next_accuracy']:.0%}")
+        parts = [f"step {state.step:,}/{self.job.recipe.steps:,}", f"loss {row[self.names[0]]:.3f}"]
+        parts += [f"{name.replace('_', ' ')} {row[name]:.0%}" for name in self.names if name in row and "loss" not in name]
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
         if "flop_utilisation" in row:
             parts.append(f"{row['flop_utilisation']:.0%} of peak")
         return " · ".join([*parts, f"eta {int(left // 3600)}:{int(left // 60 % 60):02d}:{int(left % 60):02d}"])
 
-    def _utilisation(self, speed: float, phase: int) -> dict[str, float]:
-        peak, recipe = peak_flops(self.job.device), self.job.recipe
+    def _utilisation(self, speed: float, state: State) -> dict[str, float]:
+        peak = peak_flops(self.job.device)
         if peak is None:
             return {}
-        flops = flops_per_token(recipe.config, recipe.phases[phase].length, recipe.masking.rate)
-        return {"flop_utilisation": speed / self.job.world.size * flops / peak}
+        return {"flop_utilisation": speed / self.job.world.size * self.job.feed.flops_per_token(state) / peak}
 
     @torch.no_grad()
     def evaluate(self, state: State, log: Log) -> None:
-        """Losses and accuracies on held-out documents: the same examples every time. The best network is kept."""
+        """Figures on what is held out. The best network is kept."""
+        assert self.job.evaluate is not None
         self._check(state)
-        source, sums, counts = self.held_out[state.phase], torch.zeros(4, device=self.job.device), [0, 0]
         self.network.eval()
-        for examples in source.first(self.job.recipe.evaluate_examples):
-            row = source.batch(examples)
-            sums += self._sums(self.network, row)
-            counts = [counts[0] + row.hidden, counts[1] + row.pairs]
+        figures, score = self.job.evaluate(self, state)
         self.network.train()
-        values = sums.tolist()
-        loss = values[0] / max(1, counts[0])
-        result = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
-        result |= {"held_out_accuracy": values[2] / max(1, counts[0])}
-        if counts[1]:
-            result |= {"held_out_next_accuracy": values[3] / counts[1]}
-        log.write(step=state.step, phase=state.phase, **result, elapsed=state.elapsed)
-        log.show(f"step {state.step:,} · held out: loss {loss:.3f} · accuracy {result['held_out_accuracy']:.1%}")
-        if loss < state.best:
-            state.best = loss
-            self.export(self.job.run / "best")
-
-    def samples(self, state: State) -> list[str]:
-        """Some held-out examples, filled, for the report."""
-        if not self.held_out:
-            return []
-        with autocast(self.job.device, self.job.recipe.precision):
-            return filled_samples(self.job.network.to(self.job.device), self.held_out[state.phase], self.job.device)
+        log.write(step=state.step, phase=state.phase, **figures, elapsed=state.elapsed)
+        shown = (f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())
+        log.show(" · ".join([f"step {state.step:,}", *shown]))
+        state.evaluated, state.stale = state.step, state.stale + 1
+        if score > state.best:
+            state.best, state.stale = score, 0
+            self.export(self.job.run / self.job.best)
 
     def checkpoint(self, state: State) -> None:
         self._check(state)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -12,17 +14,21 @@ from bertkit.train.recipe import Optimizer
 class Optimizers:
     """One or two optimisers over all parameters, stepped together; their state is a table of named tensors."""
 
-    def __init__(self, network: nn.Module, settings: Optimizer, *, fused: bool):
-        self.names: dict[Tensor, str] = {parameter: name for name, parameter in network.named_parameters()}
+    def __init__(
+        self, network: nn.Module, settings: Optimizer, *, fused: bool, share: Callable[[str], float] = lambda name: 1.0
+    ):
+        """`share` is what a parameter of a name gets of the learning rate."""
+        self.names: dict[Tensor, str] = {p: name for name, p in network.named_parameters() if p.requires_grad}
         matrices = [p for p, name in self.names.items() if p.ndim == 2 and ".blocks." in f".{name}"]
         by_muon = set(matrices) if settings.kind == "muon" else set()
-        rest = [parameter for parameter in self.names if parameter not in by_muon]
-        groups = [
-            {"params": [p for p in rest if p.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0},
-        ]
+        groups = dict[tuple[float, float], list[Tensor]]()
+        for parameter, name in self.names.items():
+            if parameter not in by_muon:
+                decay = settings.weight_decay if parameter.ndim > 1 else 0.0
+                groups.setdefault((decay, share(name)), []).append(parameter)
+        listed = [{"params": members, "weight_decay": decay, "share": one} for (decay, one), members in groups.items()]
         betas = (settings.beta1, settings.beta2)
-        adam = torch.optim.AdamW(groups, lr=settings.lr, betas=betas, eps=settings.epsilon, fused=fused)
+        adam = torch.optim.AdamW(listed, lr=settings.lr, betas=betas, eps=settings.epsilon, fused=fused)
         self.parts: list[tuple[torch.optim.Optimizer, float]] = [(adam, settings.lr)]
         if by_muon:
             muon = torch.optim.Muon(
@@ -34,7 +40,7 @@ class Optimizers:
         """One step at a share of the peak learning rates."""
         for optimizer, peak in self.parts:
             for group in optimizer.param_groups:
-                group["lr"] = peak * factor
+                group["lr"] = peak * factor * group.get("share", 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

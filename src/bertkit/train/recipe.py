@@ -6,12 +6,14 @@ import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from bertkit.data.masking import Masking
 from bertkit.errors import InputError, did_you_mean
 from bertkit.model.config import Config
+from bertkit.tasks.task import TaskSettings
 
+Settings = TypeVar("Settings", bound="Training")
 SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
 OPTIMIZERS = ("adamw", "muon")
 
@@ -54,28 +56,19 @@ class Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """The paper's BERT-base, unless told otherwise (appendix A.2)."""
+class Training:
+    """What every run of the loop needs to know."""
 
-    name: str = "bert-base"
-    config: Config = field(default_factory=Config)
-    pairs: str = "next"
-    short: float = 0.1
-    masking: Masking = field(default_factory=Masking)
-    phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
+    name: str = ""
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     steps: int = 1_000_000
     budget: float = 0.0  # seconds; 0 for none
-    batch_tokens: int = 131_072  # of a step
-    row_tokens: int = 16_384  # computed at once; the rest of a step is accumulated
-    ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
     precision: str = "bf16"
     compile: bool = True
     checkpointing: bool = False
-    held_out: float = 0.005  # share of documents kept for evaluation
     evaluate_every: int = 5000
-    evaluate_examples: int = 2048  # at most
+    patience: int = 0  # evaluations without a better score after which a run ends; 0 for none
     checkpoint_every: int = 5000
     keep: int = 2
     log_every: int = 50
@@ -83,14 +76,34 @@ class Recipe:
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, ("fp32", "bf16"))
-        if self.batch_tokens % self.row_tokens:
+        if min(self.steps, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
+            raise InputError("steps, keep and the intervals log_every … checkpoint_every must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Training):
+    """Pre-training: the paper's BERT-base, unless told otherwise (appendix A.2)."""
+
+    name: str = "bert-base"
+    config: Config = field(default_factory=Config)
+    pairs: str = "next"
+    short: float = 0.1
+    masking: Masking = field(default_factory=Masking)
+    phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
+    batch_tokens: int = 131_072  # of a step
+    row_tokens: int = 16_384  # computed at once; the rest of a step is accumulated
+    ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
+    held_out: float = 0.005  # share of documents kept for evaluation
+    evaluate_examples: int = 2048  # at most
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
             raise InputError(f"the phases' shares add up to {sum(phase.share for phase in self.phases)}; expected 1")
         if longest := next((p.length for p in self.phases if p.length > self.config.positions), None):
             raise InputError(f"a phase has length {longest}; the model has {self.config.positions} positions")
-        if min(self.steps, self.row_tokens, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
-            raise InputError("steps, row_tokens, keep and the intervals log_every … checkpoint_every must be at least 1")
 
     def phase_at(self, progress: float) -> int:
         """The phase of a run that has come this far, 0 to 1."""
@@ -100,6 +113,31 @@ class Recipe:
             if progress < passed - 1e-9:
                 return index
         return len(self.phases) - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(Training):
+    """Fine-tuning. The learning rate is meant for a width of 768; a narrower model gets a higher one in proportion."""
+
+    name: str = "fine-tuning"
+    task: TaskSettings = field(default_factory=TaskSettings)
+    optimizer: Optimizer = field(default_factory=lambda: Optimizer(lr=3e-5))
+    schedule: Schedule = field(default_factory=lambda: Schedule(warmup=0.1))
+    epochs: float = 0.0  # 0: three, or up to ten where that makes fewer than 600 steps
+    batch: int = 32  # records of a step; of qa, windows
+    row_tokens: int = 32_768  # computed at once; the rest of a step is accumulated
+    layer_decay: float = 1.0  # each block's learning rate over that of the block above
+    reinit: int = 0  # top blocks that begin anew
+    freeze: int = 0  # lower blocks that stay as they are, with the embeddings; -1 for the whole encoder
+    balance: bool = False  # weigh classes by how rare they are
+    smoothing: float = 0.0  # of labels
+    checkpoint_every: int = 1000
+    keep: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch < 1 or self.epochs < 0 or not 0 < self.layer_decay <= 1:
+            raise InputError("batch must be at least 1, epochs at least 0, layer_decay above 0 and at most 1")
 
 
 def rate_factor(schedule: Schedule, progress: float) -> float:
@@ -116,7 +154,7 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
     return 1.0
 
 
-def change(recipe: Recipe, settings: list[str]) -> Recipe:
+def change(recipe: Settings, settings: list[str]) -> Settings:
     """A recipe with settings such as "steps=300" or "optimizer.lr=1e-3"; a bare name works when it is unique."""
     changes = dict[tuple[str, ...], str]()
     for setting in settings:
@@ -127,7 +165,7 @@ def change(recipe: Recipe, settings: list[str]) -> Recipe:
     return _change(recipe, changes)
 
 
-def to_dict(recipe: Recipe) -> dict[str, Any]:
+def to_dict(recipe: Training) -> dict[str, Any]:
     return asdict(recipe)
 
 
@@ -143,7 +181,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-def _path(recipe: Recipe, name: str) -> tuple[str, ...]:
+def _path(recipe: Training, name: str) -> tuple[str, ...]:
     """The full path of a dotted or bare name."""
     paths = _paths(recipe)
     fitting = [path for path in paths if path == name] or [path for path in paths if path.rpartition(".")[2] == name]

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from bertkit.atomic import new_file
-from bertkit.data.store import Store
 from bertkit.errors import InputError, TrainingError
-from bertkit.train.recipe import Recipe, differences, to_dict
+from bertkit.train.recipe import Training, differences, to_dict
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def open_run(run: Path, recipe: Recipe, *, store: Store, init: str, fork: bool) -> None:
+def open_run(run: Path, recipe: Training, *, begun: dict[str, Any], fork: bool) -> None:
     """Begins a run, or checks that it is the one that was begun."""
     file = run / "recipe.json"
-    new = json.loads(json.dumps({"recipe": to_dict(recipe), "store": store.manifest["settings"], "init": init}))
+    new = json.loads(json.dumps({"recipe": to_dict(recipe), **begun}))
     if file.exists():
         old = json.loads(file.read_text(encoding="utf-8"))
         if (changed := differences(old, new)) and not fork:

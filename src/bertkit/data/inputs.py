@@ -1,0 +1,129 @@
+"""Inputs as packed batches, and the order in which fine-tuning sees them.
+
+An epoch is a random order of the units, a unit being the inputs that must stay together: the options of a question, the
+texts of a pair, else one input. A step is the next so many units; one that is too large for a row is cut into several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.data.draws import permute
+from bertkit.data.examples import EPOCH
+from bertkit.data.packing import Shapes, pack_row
+from bertkit.data.windows import NOTHING, Input, Layout
+from bertkit.model.batch import Batch
+
+Unit = Sequence[Input]
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """A packed batch and what is to be told at its places. Capacities may be fixed; what is not used has no target."""
+
+    batch: Batch
+    places: Tensor  # [M] tokens of the row
+    groups: Tensor  # [M] which places belong together: those of a sequence, or of a unit
+    targets: Tensor  # the task's own shape, NOTHING where there is none
+    count: int  # targets that count
+    tokens: int
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        return (self.count, self.count)
+
+    def pin_memory(self) -> Self:
+        """The same in memory that the device can copy from while it computes."""
+        pinned = {name: getattr(self, name).pin_memory() for name in ("places", "groups", "targets")}
+        return replace(self, batch=self.batch.pin_memory(), **pinned)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        moved = {name: getattr(self, name).to(device, non_blocking=non_blocking) for name in ("places", "groups", "targets")}
+        return replace(self, batch=self.batch.to(device, non_blocking=non_blocking), **moved)
+
+
+def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
+    """One batch of all the units' inputs, in their order."""
+    inputs = [one for unit in units for one in unit]
+    sizes = np.array([len(one) for one in inputs], np.int64)
+    begins = np.cumsum(sizes) - sizes
+    ids, segments = (np.concatenate([getattr(one, name) for one in inputs]) for name in ("ids", "segments"))
+    batch = pack_row(ids, segments, sizes, shapes, grids=grids)
+    counts = [sum(len(one.places) for one in unit) for unit in units] if layout.by_unit else [len(i.places) for i in inputs]
+    places = np.concatenate([one.places + begin for one, begin in zip(inputs, begins, strict=True)])
+    groups = np.repeat(np.arange(len(counts)), counts)
+    targets = _targets(units, inputs, layout, np.cumsum(counts) - counts)
+    count = int((targets != NOTHING).reshape(len(targets), -1).any(1).sum())
+    if shapes:
+        room = int(layout.capacity * shapes.budget) or batch.sequences
+        places, groups = _filled(places, room, 0), _filled(groups, room, batch.sequences)
+        targets = _filled(targets, batch.sequences if layout.picks else room, NOTHING)
+    tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in (places, groups, targets)]
+    return TaskBatch(batch, tensors[0], tensors[1], tensors[2], count, len(ids))
+
+
+def _targets(units: Sequence[Unit], inputs: list[Input], layout: Layout, begins: np.ndarray) -> np.ndarray:
+    """Targets of all places, or of units; or for each group the numbers of the places to pick."""
+    owners = [unit[0] for unit in units] if layout.by_unit else inputs
+    if not layout.picks:
+        return np.concatenate([owner.targets for owner in owners])
+    picked = np.stack([owner.targets for owner in owners]).astype(np.int64)
+    return np.where(picked == NOTHING, NOTHING, picked + begins[:, None])
+
+
+def _filled(values: np.ndarray, size: int, filler: int) -> np.ndarray:
+    return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
+
+
+class InputFeed:
+    """Steps of `batch` units over and over, each epoch in another order, packed in rows of at most `row_tokens`."""
+
+    def __init__(
+        self, units: Sequence[Unit], layout: Layout, *, batch: int, seed: int, row_tokens: int, fixed: bool, grids: bool
+    ):
+        self.units, self.layout, self.batch, self.seed, self.grids = units, layout, batch, seed, grids
+        self.sizes = np.array([sum(map(len, unit)) for unit in units], np.int64)
+        self.row_tokens = max(row_tokens, int(self.sizes.max()))
+        self.steps = -(-len(units) // batch)  # of an epoch
+        self.shapes = self._choose_shapes() if fixed else []
+
+    def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
+        """The rows of the step at a cursor, and the cursor behind it."""
+        epoch, index = divmod(cursor, EPOCH)
+        members = self._members(epoch, index)
+        behind = cursor + len(members) if index + len(members) < len(self.units) else (epoch + 1) * EPOCH
+        return [self._pack(part) for part in self._parts(members)], behind
+
+    def _members(self, epoch: int, index: int) -> np.ndarray:
+        chosen = np.arange(index, min(index + self.batch, len(self.units)))
+        return permute(chosen, len(self.units), self.seed, epoch)
+
+    def _parts(self, members: np.ndarray) -> Iterator[np.ndarray]:
+        """A step's units, cut where a row is full."""
+        ends = np.cumsum(self.sizes[members])
+        begin = 0
+        while begin < len(members):
+            used = ends[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, used + self.row_tokens, side="right")))
+            yield members[begin:end]
+            begin = end
+
+    def _choose_shapes(self) -> list[Shapes]:
+        """A few sizes of rows that fit what the first epoch will ask for, and one that fits all."""
+        rows = (part for step in range(self.steps) for part in self._parts(self._members(0, step * self.batch)))
+        totals = [self.sizes[part].sum() for part in rows]
+        longest = 2 ** max(4, (max(len(one) for unit in self.units for one in unit) - 1).bit_length())
+        most = min(self.row_tokens, int(np.sort(self.sizes)[-self.batch :].sum()))
+        inputs = self.batch * max(map(len, self.units)) + 0.5
+        sizes = {max(longest, -(-int(size) // 128) * 128) for size in [*np.quantile(totals, [0.3, 0.7, 0.98]), most]}
+        return [Shapes(size, (longest,), crowding=inputs * longest / size) for size in sorted(sizes)]
+
+    def _pack(self, members: np.ndarray) -> TaskBatch:
+        fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)
+        return pack_units([self.units[index] for index in members], self.layout, fitting, grids=self.grids)

@@ -1,0 +1,275 @@
+"""Fine-tuning from end to end: files in; one run, a grid of them or an ensemble; a calibrated artifact and a report out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.atomic import new_file
+from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
+from bertkit.data.readers import Columns, Table, read_records
+from bertkit.data.records import fingerprint, part
+from bertkit.data.sets import SETS, find_file, find_set, read_set, write_answers, write_choices, write_submission, write_tags
+from bertkit.errors import DataError, InputError, did_you_mean
+from bertkit.model.device import find_device
+from bertkit.tasks import TASKS
+from bertkit.tasks.answering import answer_records
+from bertkit.tasks.task import Task
+from bertkit.train.finetuning import tuned_network, tuning_job
+from bertkit.train.fit import fit
+from bertkit.train.recipe import Tuning, change
+from bertkit.train.results import calibrate, summarize
+from bertkit.train.task_report import write_task_report
+
+GRID: dict[str, Sequence[Any]] = {
+    "batch": (16, 32),
+    "lr": (5e-5, 3e-5, 2e-5),
+    "epochs": (2.0, 3.0, 4.0),
+}  # the paper's (appendix A.3)
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a task is learned from and measured on."""
+
+    name: str  # of the task or the named set
+    train: Table
+    dev: list[Any]
+    dev_path: str
+    bad: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe to try, where, and with what dev figure it ended."""
+
+    recipe: Tuning
+    run: Path
+    score: float = float("-inf")
+
+
+def finetune(
+    what: str,
+    model: Path | str,
+    out: Path | str,
+    *,
+    train: Path | str | None = None,
+    dev: Path | str | None = None,
+    data_dir: Path | str | None = None,
+    columns: Columns | None = None,
+    settings: Sequence[str] = (),
+    search: str | None = None,
+    restarts: int = 1,
+    ensemble: int = 1,
+    bad: str | None = None,
+    device: str = "auto",
+    fork: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Fine-tunes into the folder `out`, whose `model` is the artifact. Returns what results.json holds."""
+    recipe, data = read_data(what, train, dev, data_dir, columns, bad)
+    where, source, run = find_device(device), load_bundle(model), Path(out)
+    precision = "bf16" if where.type == "cuda" else "fp32"
+    recipe = change(
+        replace(recipe, precision=precision, row_tokens=32_768 if where.type == "cuda" else 8192), list(settings)
+    )
+    kind = TASKS[recipe.task.task]
+    task = kind(kind.learn(recipe.task, data.train.records))
+    recipe = replace(recipe, task=task.settings)
+    plans = _plans(recipe, run, search, max(restarts, ensemble))
+    plans = [_tune(plan, task, source, str(model), data, where, fork=fork, quiet=quiet) for plan in plans]
+    ranked = sorted(plans, key=lambda plan: -plan.score)
+    if ranked[0].run != run:
+        shutil.rmtree(run / "model", ignore_errors=True)
+        shutil.copytree(ranked[0].run / "model", run / "model")
+        shutil.copy(ranked[0].run / "metrics.jsonl", run / "metrics.jsonl")
+    members = [load_bundle(plan.run / "model") for plan in ranked[:ensemble]]
+    results = _finish(run, members, data, where, recipe, str(model))
+    tried = [_tried(plan) for plan in plans] if len(plans) > 1 else None
+    results |= {"search": tried, "settings": asdict(ranked[0].recipe), "ensemble": ensemble}
+    _write_json(run / "results.json", results)
+    write_task_report(run)
+    if what in SETS and data_dir is not None:
+        _hand_in(run, what, data_dir, members, where, recipe)
+    return results
+
+
+def read_data(
+    what: str,
+    train: Path | str | None,
+    dev: Path | str | None,
+    data_dir: Path | str | None,
+    columns: Columns | None,
+    bad: str | None,
+) -> tuple[Tuning, Data]:
+    """The recipe and records of a named set, or of a task with files of one's own."""
+    if what in SETS:
+        if data_dir is None:
+            raise InputError(f"{what} needs --data-dir, the folder that holds its files")
+        table, held = read_set(what, data_dir, "train", bad), read_set(what, data_dir, "dev", bad)
+        return _recipe_of(what), Data(what, table, held.records, str(held.path), bad)
+    if what not in TASKS:
+        known = [*TASKS, *SETS]
+        raise InputError(f"no task or set {what!r}{did_you_mean(what, known)}; expected one of {', '.join(known)}")
+    if train is None:
+        raise InputError(f"{what} needs --train, a file to learn from")
+    recipe = Tuning(task=replace(Tuning().task, task=what, max_length=384 if what == "qa" else 128))
+    table = read_records(train, what, columns, bad=bad or "stop")
+    if dev is None:
+        held_out = [record for record in table.records if part(record, 10) == 0]
+        table.records = [record for record in table.records if part(record, 10) != 0]
+        if not held_out or not table.records:
+            raise DataError("too few records to hold a tenth of them out; give --dev", table.path)
+        return recipe, Data(what, table, held_out, "a tenth of the training file, by hash", bad)
+    classes = _classes(table.records) if what == "classification" else ()
+    held = read_records(dev, what, columns, classes=classes, bad=bad or "stop")
+    return recipe, Data(what, table, held.records, str(dev), bad)
+
+
+def _classes(records: Sequence[Any]) -> tuple[str, ...]:
+    return tuple(sorted({str(record.label) for record in records}))
+
+
+def _recipe_of(name: str) -> Tuning:
+    """The paper's settings for a named set."""
+    chosen = find_set(name)
+    task = replace(Tuning().task, task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
+    if chosen.task in ("classification", "regression"):
+        task = replace(task, metrics=chosen.metrics)
+    task = replace(task, context=chosen.task == "tagging")
+    base = Tuning(name=name, task=task, epochs=chosen.epochs, batch=chosen.batch)
+    return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
+
+
+def _plans(recipe: Tuning, run: Path, search: str | None, seeds: int) -> list[Plan]:
+    """One plan, or one for each point of the grid and each seed."""
+    grid = parse_grid(search) if search else {}
+    tried = []
+    for values in product(*grid.values()):
+        changed = change(recipe, [f"{name}={value}" for name, value in zip(grid, values, strict=True)])
+        tried += [replace(changed, seed=recipe.seed + seed) for seed in range(seeds)]
+    if len(tried) == 1:
+        return [Plan(recipe, run)]
+    return [Plan(one, run / "runs" / f"{number:03d}") for number, one in enumerate(tried)]
+
+
+def parse_grid(text: str) -> dict[str, Sequence[Any]]:
+    """ "paper", or such as "lr=2e-5,5e-5 batch=16,32"."""
+    if text == "paper":
+        return GRID
+    parts = [word.partition("=") for word in text.split()]
+    if bad := [name for name, equals, values in parts if not (equals and values)]:
+        raise InputError(f'--search has {bad[0]!r}; expected "paper", or such as "lr=2e-5,5e-5 batch=16,32"')
+    return {name: values.split(",") for name, _, values in parts}
+
+
+def _tune(
+    plan: Plan, task: Task, source: Bundle, model: str, data: Data, device: torch.device, *, fork: bool, quiet: bool
+) -> Plan:
+    """Trains one plan to its end, or takes up what is there of it."""
+    network = tuned_network(plan.recipe, task, source.network, data.train.records)
+    provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": fingerprint(data.train.records)}
+    bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
+    train = data.train.records
+    job = tuning_job(
+        plan.run, plan.recipe, task, network, source.tokenizer, train, data.dev, device, lambda to: save_bundle(bundle, to)
+    )
+    state = fit(replace(job, begun=job.begun | {"model": model}, fork=fork, quiet=quiet))
+    recipe: Any = job.recipe
+    return replace(plan, recipe=recipe, score=state.best)
+
+
+def _finish(
+    run: Path, members: list[Bundle], data: Data, device: torch.device, recipe: Tuning, model: str
+) -> dict[str, Any]:
+    """Calibrates the artifact on dev, writes it, and tells what it is worth."""
+    bundle = members[0]
+    answers = answer_all(members, data.dev, device, recipe)
+    assert bundle.task is not None
+    settings, fitted = calibrate(bundle.task, data.dev, answers)
+    if settings != bundle.task.settings:
+        bundle.task = type(bundle.task)(settings)
+        save_bundle(bundle, run / "model")
+        answers = answer_all(members, data.dev, device, recipe)
+    found = summarize(bundle.task, data.dev, answers)
+    about = {
+        "train": {
+            "file": str(data.train.path),
+            "rows": len(data.train.records),
+            "fingerprint": fingerprint(data.train.records),
+        },
+        "dev": {"file": data.dev_path, "rows": len(data.dev), "fingerprint": fingerprint(data.dev)},
+    }
+    named = data.name if data.name in SETS else None
+    return {
+        "task": settings.task,
+        "set": named,
+        "model": model,
+        **found,
+        **fitted,
+        "data": about,
+        "skipped": data.train.skipped,
+    }
+
+
+def answer_all(members: list[Bundle], records: Sequence[Any], device: torch.device, recipe: Tuning) -> list[Any]:
+    """Answers of one model, or of several as an ensemble, with the first one's settings."""
+    networks = [member.network.to(device).eval() for member in members]
+    task = members[0].task
+    assert task is not None
+    options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
+    return list(answer_records(networks, task, members[0].tokenizer, records, device, **options))
+
+
+def _hand_in(
+    run: Path, name: str, data_dir: Path | str, members: list[Bundle], device: torch.device, recipe: Tuning
+) -> None:
+    """The official files for dev and whatever test files there are."""
+    for split in find_set(name).files:
+        if split in ("train", "gold"):
+            continue
+        try:
+            find_file(name, data_dir, split)
+        except DataError:
+            continue
+        records = read_set(name, data_dir, split).records
+        task = members[0].task
+        assert task is not None
+        answers = answer_all(members, records, device, recipe)
+        _write_official(run / "predictions", name, split, records, answers, task)
+
+
+def _write_official(folder: Path, name: str, split: str, records: list[Any], answers: list[Any], task: Task) -> None:
+    kind = task.settings.task
+    if kind == "qa":
+        write_answers(folder / f"{split}.json", records, [answer.text for answer in answers])
+        write_answers(folder / f"{split}-null.json", records, [answer.null_margin for answer in answers])
+    elif kind == "tagging":
+        write_tags(folder / f"{split}.txt", records, [answer.labels for answer in answers])
+    elif kind == "choice":
+        write_choices(folder / f"{split}.csv", records, [answer.option for answer in answers])
+    elif split in find_set(name).handed_in:
+        write_submission(folder, name, split, records, [getattr(answer, "label", answer) for answer in answers])
+
+
+def _tried(plan: Plan) -> dict[str, Any]:
+    recipe = plan.recipe
+    return {
+        "lr": recipe.optimizer.lr,
+        "batch": recipe.batch,
+        "epochs": recipe.epochs,
+        "seed": recipe.seed,
+        "score": plan.score,
+    }
+
+
+def _write_json(file: Path, content: Any) -> None:
+    with new_file(file) as aside:
+        aside.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=float) + "\n", encoding="utf-8")

@@ -1,0 +1,70 @@
+"""Answers to records, in their order and without holding more logits than those of a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.data.inputs import pack_units
+from bertkit.data.packing import BUDGET, group_by_length
+from bertkit.data.windows import Input
+from bertkit.model.device import autocast
+from bertkit.progress import Show, show_nothing
+from bertkit.tasks.network import TaskNetwork
+from bertkit.tasks.task import Task
+from bertkit.text.tokenizer import Tokenizer
+
+CHUNK = 1024  # records whose logits are held at once
+
+
+@torch.inference_mode()
+def answer_records(
+    networks: Sequence[TaskNetwork],
+    task: Task,
+    tokenizer: Tokenizer,
+    records: Sequence[Any],
+    device: torch.device,
+    *,
+    precision: str = "fp32",
+    budget: int = BUDGET,
+    show: Show = show_nothing,
+) -> Iterator[Any]:
+    """An answer for each record; several networks are averaged, as an ensemble."""
+    for begin, end in _chunks(task, records):
+        part = records[begin:end]
+        units = task.units(part, tokenizer)
+        inputs = [one for unit in units for one in unit]
+        with autocast(device, precision):
+            found = [_logits(network, task, inputs, device, budget) for network in networks]
+        logits = iter([np.mean(each, axis=0) for each in zip(*found, strict=True)] if len(found) > 1 else found[0])
+        yield from task.answers(part, units, [[next(logits) for _ in unit] for unit in units])
+        show(end)
+
+
+def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Parts of the records; a document whose sentences are read together is not cut."""
+    begin = 0
+    while begin < len(records):
+        end = min(begin + CHUNK, len(records))
+        while task.settings.context and end < len(records) and records[end].document == records[end - 1].document:
+            end += 1
+        yield begin, end
+        begin = end
+
+
+def _logits(
+    network: TaskNetwork, task: Task, inputs: Sequence[Input], device: torch.device, budget: int
+) -> list[np.ndarray]:
+    """[M, C] for each input, computed in batches of like lengths."""
+    logits: list[Any] = [None] * len(inputs)
+    sizes = np.array([len(one) for one in inputs], np.int64)
+    for members in group_by_length(sizes, max(budget, int(sizes.max(initial=0)))):
+        data = pack_units([[inputs[index]] for index in members], task.layout)
+        rows = network.logits(data.to(device)).float().cpu().numpy()
+        ends = np.cumsum([len(inputs[index].places) for index in members])
+        for index, found in zip(members.tolist(), np.split(rows, ends[:-1]), strict=True):
+            logits[index] = found
+    return logits

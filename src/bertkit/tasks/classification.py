@@ -1,0 +1,132 @@
+"""One label for a text or a pair, any number of labels, or a number. Long texts may be read in windows, whose logits are
+averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from bertkit.data.records import Record
+from bertkit.data.windows import NOTHING, Input, text_windows
+from bertkit.tasks.metrics import softmax
+from bertkit.tasks.task import Task, TaskSettings, check_texts, label_set, number_of
+from bertkit.text.tokenizer import Tokenizer
+
+
+class Classified(NamedTuple):
+    """The likeliest label, and how likely each is."""
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+
+
+class Labelled(NamedTuple):
+    """All labels that are likelier than not, and how likely each is."""
+
+    labels: tuple[str, ...]
+    probabilities: dict[str, float]
+
+
+class Classification(Task):
+    loss: ClassVar[str] = "classes"
+
+    @classmethod
+    def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
+        return label_set(settings, [str(record.label) for record in records])
+
+    def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
+        check_texts(records, lambda record: record.text)
+        paired = any(record.pair is not None for record in records)
+        first = tokenizer.pieces([record.text for record in records])
+        second = tokenizer.pieces([record.pair or "" for record in records]) if paired else [None] * len(first)
+        length, stride = self.settings.max_length, self.settings.stride
+        return [
+            [Input.of(window, self.target(record)) for window in text_windows(tokenizer, a, b, length, stride)]
+            for record, a, b in zip(records, first, second, strict=True)
+        ]
+
+    def target(self, record: Record) -> Any:
+        """[1, …] what the head is to tell at [CLS]."""
+        return [NOTHING if record.label is None else number_of(record.label, self.settings.labels, record)]
+
+    def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
+        return [self.answer(np.concatenate(windows).mean(0)) for windows in logits]
+
+    def answer(self, logits: np.ndarray) -> Any:
+        chances = softmax(logits / self.settings.temperature)
+        best = int(chances.argmax())
+        return Classified(self.settings.labels[best], float(chances[best]), self._named(chances))
+
+    def _named(self, chances: np.ndarray) -> dict[str, float]:
+        return dict(zip(self.settings.labels, chances.tolist(), strict=True))
+
+    def gold(self, records: Sequence[Record]) -> list[Any]:
+        return [self.settings.labels.index(str(record.label)) for record in records]
+
+    def value(self, answer: Any) -> Any:
+        return self.settings.labels.index(answer.label)
+
+    def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
+        chances = np.array([list(answer.probabilities.values()) for answer in answers])
+        return np.log(chances.clip(1e-30)) * self.settings.temperature
+
+
+class Multilabel(Classification):
+    loss: ClassVar[str] = "flags"
+    figures: ClassVar[tuple[str, ...]] = ("multilabel_f1", "multilabel_macro_f1")
+
+    @classmethod
+    def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
+        return label_set(settings, [label for record in records for label in record.label or ()])  # type: ignore[union-attr]
+
+    def target(self, record: Record) -> Any:
+        labels = self.settings.labels
+        if record.label is None:
+            return np.full((1, len(labels)), NOTHING, np.float32)
+        chosen = {number_of(label, labels, record) for label in record.label}  # type: ignore[union-attr]
+        return np.array([[index in chosen for index in range(len(labels))]], np.float32)
+
+    def answer(self, logits: np.ndarray) -> Any:
+        chances = 1 / (1 + np.exp(-logits / self.settings.temperature))
+        chosen = tuple(label for label, chance in zip(self.settings.labels, chances, strict=True) if chance > 0.5)
+        return Labelled(chosen, self._named(chances))
+
+    def gold(self, records: Sequence[Record]) -> list[Any]:
+        return [self._flags(record.label) for record in records]
+
+    def value(self, answer: Any) -> Any:
+        return self._flags(answer.labels)
+
+    def _flags(self, labels: Any) -> tuple[bool, ...]:
+        return tuple(label in labels for label in self.settings.labels)
+
+    def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
+        return None
+
+
+class Regression(Classification):
+    loss: ClassVar[str] = "numbers"
+    figures: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
+
+    @classmethod
+    def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
+        return replace(settings, labels=("number",))
+
+    def target(self, record: Record) -> Any:
+        return np.array([[NOTHING if record.label is None else record.label]], np.float32)
+
+    def answer(self, logits: np.ndarray) -> Any:
+        return float(logits[0])
+
+    def gold(self, records: Sequence[Record]) -> list[Any]:
+        return [record.label for record in records]
+
+    def value(self, answer: Any) -> Any:
+        return answer
+
+    def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
+        return None

@@ -1,0 +1,144 @@
+"""An encoder with a task's head, and the losses. One linear map at the task's places is all that fine-tuning adds.
+
+T tokens, M places, D width, C outputs, G groups of places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.data.inputs import TaskBatch
+from bertkit.data.windows import NOTHING
+from bertkit.model.config import Config
+from bertkit.model.dropout import Dropout
+from bertkit.model.encoder import Encoder
+from bertkit.model.init import initialize
+from bertkit.tasks.task import Task
+
+
+class TaskNetwork(nn.Module):
+    """Takes a batch to the sums of its loss and of its right answers; `logits` are what a task decodes."""
+
+    names = ("loss", "accuracy")
+    weights: Tensor  # of the classes
+
+    def __init__(self, config: Config, task: Task):
+        super().__init__()
+        self.encoder = Encoder(config.with_(pooler=task.pooled))
+        self.dropout = Dropout(config.dropout)
+        joined = 3 if task.loss == "vectors" else 1  # similarity judges (u, v, |u - v|)
+        self.output = nn.Linear(joined * config.width, task.outputs)
+        self.loss = LOSSES[task.loss]
+        self.smoothing = 0.0
+        self.register_buffer("weights", torch.ones(task.outputs), persistent=False)
+        initialize(self.output, config.init_std)
+
+    def forward(self, data: TaskBatch) -> Tensor:
+        return torch.stack(self.loss(self.logits(data), data, self))  # [2]
+
+    def logits(self, data: TaskBatch) -> Tensor:
+        """[M, C]"""
+        x = self.encoder(data.batch).index_select(0, data.places)  # [M, D]
+        if self.encoder.pooler is not None:
+            x = self.encoder.pooler(x)
+        return self.output(self.dropout(x)).float()
+
+
+class SimilarityNetwork(TaskNetwork):
+    """Takes texts to pooled vectors; what compares them is there for training alone."""
+
+    def __init__(self, config: Config, task: Task):
+        super().__init__(config, task)
+        self.pooling, self.objective = task.settings.pooling, task.settings.objective
+
+    def logits(self, data: TaskBatch) -> Tensor:
+        """[M, D], one for each text."""
+        return pool(self.encoder(data.batch).float(), data, self.pooling)
+
+
+def pool(x: Tensor, data: TaskBatch, pooling: str) -> Tensor:
+    """One vector for each sequence that a place belongs to: its first token's, or the mean or maximum over its tokens."""
+    if pooling == "cls":
+        return x.index_select(0, data.places)
+    bounds = data.batch.boundaries
+    owners = torch.bucketize(torch.arange(len(x), device=x.device, dtype=bounds.dtype), bounds[1:], right=True)  # [T]
+    owners = owners.clamp(max=len(bounds) - 2)
+    empty = x.new_zeros(len(bounds) - 1, x.shape[1])
+    if pooling == "max":
+        index = owners[:, None].expand_as(x)
+        pooled = empty.scatter_reduce(0, index, x, "amax", include_self=False)
+    else:
+        pooled = empty.index_add(0, owners, x) / bounds.diff().clamp(min=1)[:, None]
+    return pooled.index_select(0, owners.index_select(0, data.places))
+
+
+Loss = Callable[[Tensor, TaskBatch, TaskNetwork], tuple[Tensor, Tensor]]  # the summed loss, and how many were right
+
+
+def classes(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """One class of each place."""
+    options = {"ignore_index": NOTHING, "reduction": "sum", "label_smoothing": network.smoothing}
+    loss = F.cross_entropy(logits, data.targets, network.weights, **options)  # type: ignore[arg-type]
+    return loss, (logits.argmax(-1) == data.targets).sum().float()
+
+
+def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """Any number of classes of each place; right is who has all of them."""
+    known = (data.targets != NOTHING).float()
+    each = F.binary_cross_entropy_with_logits(
+        logits, data.targets.clamp(min=0), pos_weight=network.weights, reduction="none"
+    )
+    right = ((logits > 0) == (data.targets > 0.5)).all(1) & known.all(1).bool()
+    return (each * known).mean(1).sum(), right.sum().float()
+
+
+def numbers(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """A number at each place; right is within a half."""
+    known = data.targets != NOTHING
+    off = torch.where(known, logits - data.targets, 0)
+    return off.square().sum(), ((off.abs() < 0.5) & known).sum().float()
+
+
+def picks(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """In each group, and for each output, one of the places: a softmax over the group."""
+    groups = len(data.targets) + 1  # one more for places that belong nowhere
+    index = data.groups.clamp(max=groups - 1)[:, None].expand_as(logits)
+    top = logits.new_full((groups, logits.shape[1]), -1e30).scatter_reduce(0, index, logits.detach(), "amax")
+    total = torch.zeros_like(top).scatter_add(0, index, (logits - top.gather(0, index)).exp())
+    known = data.targets != NOTHING  # [G, C]
+    at = data.targets.clamp(min=0)
+    each = top[:-1] + total[:-1].clamp(min=1e-30).log() - logits.gather(0, at)
+    right = (logits.gather(0, at) >= top[:-1]).all(1) & known.all(1)
+    return torch.where(known, each, 0).mean(1).sum(), right.sum().float()
+
+
+def vectors(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
+    """Similarity: pairs or triplets of vectors, by the objective. Right is a pair closer than others, or the class."""
+    assert isinstance(network, SimilarityNetwork)
+    targets = data.targets  # [G]
+    first, second, *third = logits.view(len(targets), -1, logits.shape[1]).unbind(1)  # [G, D] each
+    known = (targets != NOTHING).float()
+    if network.objective == "classes":
+        scores = network.output(torch.cat([first, second, (first - second).abs()], 1))
+        each = F.cross_entropy(scores, targets.long(), ignore_index=NOTHING, reduction="none")
+        return each.sum(), (scores.argmax(1) == targets).sum().float()
+    if network.objective == "triplet":
+        near, far = (first - second).norm(dim=1), (first - third[0]).norm(dim=1)
+        return ((near - far + 1).relu() * known).sum(), ((near < far) * known).sum()
+    if network.objective == "cosine":
+        off = F.cosine_similarity(first, second) - targets
+        return (off.square() * known).sum(), ((off.abs() < 0.1) * known).sum()
+    scores = 20 * F.normalize(first) @ F.normalize(torch.cat([second, *third])).T  # [G, G or 2 G]
+    own = torch.arange(len(scores), device=scores.device)
+    return F.cross_entropy(scores, own, reduction="sum"), (scores.argmax(1) == own).sum().float()
+
+
+LOSSES: dict[str, Loss] = {"classes": classes, "flags": flags, "numbers": numbers, "picks": picks, "vectors": vectors}
+
+
+def build_network(config: Config, task: Task) -> TaskNetwork:
+    return (SimilarityNetwork if task.loss == "vectors" else TaskNetwork)(config, task)

@@ -1,0 +1,114 @@
+"""The contract of a task: records → inputs, and logits → answers → figures. Numpy alone; tasks/network.py has the head.
+
+A task is a class here in tasks/ and a line in TASKS; the contract tests pick it up.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertkit.data.records import AnyRecord
+from bertkit.data.windows import Input, Layout
+from bertkit.errors import DataError, InputError
+from bertkit.tasks.metrics import METRICS
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """What a fine-tuned model must remember of its task; saved in the artifact."""
+
+    task: str = "classification"
+    labels: tuple[str, ...] = ()
+    max_length: int = 128  # pieces of a sequence
+    stride: int = 0  # pieces from one window of a long text to the next; 0: what is too long is cut off
+    question_length: int = 64  # pieces of a question beside its windows
+    answer_length: int = 30  # pieces of an answer
+    context: bool = False  # tagging: fill sequences up with the sentences around
+    threshold: float | None = (
+        None  # qa: no answer where the null score exceeds the best answer's by more; None: always answer
+    )
+    temperature: float = 1.0  # logits are divided by it
+    pooling: str = "mean"  # similarity: mean, cls or max
+    objective: str = ""  # similarity: cosine, classes, triplet or negatives
+    metrics: tuple[str, ...] = ()  # the headline first; () for the task's own
+
+
+class Task(ABC):
+    """One kind of question about texts."""
+
+    layout: ClassVar[Layout] = Layout()
+    loss: ClassVar[str]  # a name in network.LOSSES
+    pooled: ClassVar[bool] = True  # judged from the pooler's vector
+    figures: ClassVar[tuple[str, ...]] = ("accuracy",)  # metrics, the headline first
+
+    def __init__(self, settings: TaskSettings):
+        self.settings = settings
+
+    @classmethod
+    def learn(cls, settings: TaskSettings, records: Sequence[Any]) -> TaskSettings:
+        """The settings with what the training records tell: labels above all."""
+        return settings
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the head gives for each place."""
+        return len(self.settings.labels)
+
+    @property
+    def headline(self) -> str:
+        return (self.settings.metrics or self.figures)[0]
+
+    @abstractmethod
+    def units(self, records: Sequence[Any], tokenizer: Tokenizer) -> list[list[Input]]:
+        """The inputs of each record."""
+
+    @abstractmethod
+    def answers(self, records: Sequence[Any], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
+        """An answer for each record, from the logits [M, outputs] of each of its inputs."""
+
+    @abstractmethod
+    def gold(self, records: Sequence[Any]) -> list[Any]:
+        """What the answers' `value`s are compared with."""
+
+    def value(self, answer: Any) -> Any:
+        """What of an answer is scored."""
+        return answer
+
+    def score(self, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
+        """The task's metrics over records with known labels."""
+        gold, found = self.gold(records), [self.value(answer) for answer in answers]
+        return {name: METRICS[name](gold, found) for name in self.settings.metrics or self.figures}
+
+    def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
+        """log-probabilities [N, C] where the task gives them, for calibration."""
+        return None
+
+    def training_units(self, units: Sequence[Sequence[Input]]) -> list[Sequence[Input]]:
+        """What stays together in training: all inputs of a record where the task compares them, else each by itself."""
+        return list(units) if self.layout.by_unit else [[one] for unit in units for one in unit]
+
+
+def label_set(settings: TaskSettings, found: Sequence[str]) -> TaskSettings:
+    """The labels that were given, or those found, sorted."""
+    labels = settings.labels or tuple(sorted(set(found)))
+    if len(labels) < 2:
+        raise InputError(f"the training records have {len(labels)} labels ({', '.join(labels)}); expected at least two")
+    return replace(settings, labels=labels)
+
+
+def number_of(label: Any, labels: Sequence[str], record: AnyRecord) -> int:
+    if label not in labels:
+        raise DataError(f"label {label!r} was not seen in training; expected one of {', '.join(labels)}", record.place)
+    return labels.index(label)
+
+
+def check_texts(records: Sequence[Any], text: Callable[[Any], str]) -> None:
+    for number, record in enumerate(records, start=1):
+        if not text(record).strip():
+            raise InputError(f"{record.place or f'text {number}'} is empty; expected something to read")

@@ -1,0 +1,162 @@
+"""Fine-tuning as a job for the loop: a task's records, an encoder that has been somewhere before, figures on dev."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertkit.data.inputs import InputFeed
+from bertkit.data.loader import Step
+from bertkit.data.records import fingerprint
+from bertkit.errors import InputError
+from bertkit.model.config import Config
+from bertkit.model.device import flops_per_token
+from bertkit.model.init import initialize
+from bertkit.tasks.answering import answer_records
+from bertkit.tasks.network import TaskNetwork, build_network
+from bertkit.tasks.task import Task
+from bertkit.text.tokenizer import Tokenizer
+from bertkit.train.checkpoint import State
+from bertkit.train.distributed import World
+from bertkit.train.fit import Job, Trainer
+from bertkit.train.recipe import Tuning
+
+WIDTH = 768  # for which learning rates are stated
+
+
+class TuningFeed:
+    """The training records, epoch after epoch."""
+
+    def __init__(self, recipe: Tuning, task: Task, units: Sequence[Any], config: Config, device: torch.device):
+        self.config, self.length = config, recipe.task.max_length
+        grids = device.type != "cuda" or recipe.precision == "fp32"
+        self.inputs = InputFeed(
+            task.training_units(units),
+            task.layout,
+            batch=recipe.batch,
+            seed=recipe.seed,
+            row_tokens=recipe.row_tokens,
+            fixed=recipe.compile,
+            grids=grids,
+        )
+
+    def step(self, progress: float, state: State) -> Step:
+        return Step(*self.inputs.rows(state.cursor))
+
+    def flops_per_token(self, state: State) -> float:
+        return flops_per_token(self.config, self.length // 2, 0.0)
+
+    def __enter__(self) -> TuningFeed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+
+def tuned_network(recipe: Tuning, task: Task, source: Any, records: Sequence[Any]) -> TaskNetwork:
+    """A network for the task with the source's encoder, and its head too if it was made for the same labels."""
+    config: Config = source.encoder.config
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe.seed)
+        network = build_network(config, task)
+        mine, theirs = network.state_dict(), source.state_dict()
+        fitting = {name: tensor for name, tensor in theirs.items() if name in mine and tensor.shape == mine[name].shape}
+        if missing := [name for name in mine if "encoder." in name and "pooler" not in name and name not in fitting]:
+            raise InputError(f"the model lacks {missing[0]}; expected a whole encoder")
+        network.load_state_dict(mine | fitting)
+        for block in list(network.encoder.blocks)[config.layers - recipe.reinit :]:
+            initialize(block, config.init_std)
+    _freeze(network, recipe.freeze)
+    network.encoder.checkpointing, network.smoothing = recipe.checkpointing, recipe.smoothing
+    if recipe.balance:
+        network.weights = _class_weights(task, records)
+    return network
+
+
+def tuning_job(
+    run: Path,
+    recipe: Tuning,
+    task: Task,
+    network: TaskNetwork,
+    tokenizer: Tokenizer,
+    train: Sequence[Any],
+    dev: Sequence[Any],
+    device: torch.device,
+    export: Callable[[Path], None],
+) -> Job:
+    config = network.encoder.config
+    if recipe.task.max_length > config.positions:
+        raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
+    recipe = replace(recipe, compile=recipe.compile and device.type == "cuda" and task.loss != "vectors")
+    feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
+    recipe = _resolved(recipe, feed.inputs, config)
+    begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
+    evaluate = _evaluation(task, tokenizer, dev, recipe) if dev else None
+    share = _shares(config.layers, recipe.layer_decay)
+    return Job(run, recipe, network, feed, device, World(), export, begun, evaluate, share, best="model")
+
+
+def _resolved(recipe: Tuning, inputs: InputFeed, config: Config) -> Tuning:
+    """The recipe with its steps, and the learning rate for the model's width."""
+    epochs = recipe.epochs or min(10.0, max(3.0, 600 / inputs.steps))
+    steps = min(recipe.steps, max(1, round(epochs * inputs.steps)))
+    lr = recipe.optimizer.lr * WIDTH / config.width
+    every = min(recipe.evaluate_every, inputs.steps)
+    optimizer, log_every = replace(recipe.optimizer, lr=lr), min(recipe.log_every, max(1, steps // 50))
+    compile = recipe.compile and steps >= 200
+    return replace(
+        recipe, epochs=epochs, steps=steps, optimizer=optimizer, evaluate_every=every, log_every=log_every, compile=compile
+    )
+
+
+def _evaluation(
+    task: Task, tokenizer: Tokenizer, dev: Sequence[Any], recipe: Tuning
+) -> Callable[[Trainer, State], tuple[dict[str, float], float]]:
+    def evaluate(trainer: Trainer, state: State) -> tuple[dict[str, float], float]:
+        options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
+        network: Any = trainer.network
+        answers = list(answer_records([network], task, tokenizer, dev, trainer.job.device, **options))
+        figures = task.score(dev, answers)
+        epoch = state.step / trainer.job.recipe.steps * recipe.epochs
+        return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]
+
+    return evaluate
+
+
+def _freeze(network: TaskNetwork, blocks: int) -> None:
+    encoder = network.encoder
+    if blocks == -1:
+        encoder.requires_grad_(False)
+    elif blocks:
+        for part in (encoder.embeddings, *list(encoder.blocks)[:blocks]):
+            part.requires_grad_(False)
+
+
+def _shares(layers: int, decay: float) -> Callable[[str], float]:
+    """The head and pooler learn at the full rate, each block below at `decay` of the one above, the embeddings least."""
+
+    def share(name: str) -> float:
+        if name.startswith("encoder.blocks."):
+            return decay ** (layers - int(name.split(".")[2]))
+        return decay ** (layers + 1) if name.startswith("encoder.embeddings.") else 1.0
+
+    return share
+
+
+def _class_weights(task: Task, records: Sequence[Any]) -> torch.Tensor:
+    """Inverse to how often a class occurs, one on average over the records; of several labels, the no's to a yes."""
+    gold = task.gold(records)
+    if task.loss == "flags":
+        yes = np.array(gold).sum(0)
+        return torch.tensor((len(gold) - yes) / yes.clip(1), dtype=torch.float32)
+    words = [value for one in gold for value in (one if isinstance(one, tuple) else (one,))]
+    counts = Counter(task.settings.labels.index(value) if isinstance(value, str) else value for value in words)
+    found = np.array([max(1, counts[index]) for index in range(task.outputs)], np.float64)
+    return torch.tensor(found.sum() / (len(found) * found), dtype=torch.float32)

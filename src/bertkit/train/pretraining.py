@@ -1,0 +1,112 @@
+"""Pre-training as a job for the loop: rows of a store's examples, and figures on documents held out from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from bertkit.data.examples import ExampleSettings, ExampleSource
+from bertkit.data.loader import Loader, Step
+from bertkit.data.store import Store
+from bertkit.model.device import autocast, flops_per_token
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.train.checkpoint import State
+from bertkit.train.distributed import World
+from bertkit.train.fit import Job, Trainer
+from bertkit.train.recipe import Recipe
+from bertkit.train.report import filled_samples
+
+
+class PretrainingFeed:
+    """Rows of the phase that a run is in."""
+
+    def __init__(self, recipe: Recipe, store: Store, device: torch.device, world: World, workers: int):
+        self.recipe, self.size = recipe, world.size
+        grids = device.type != "cuda" or recipe.precision == "fp32"
+        sources = [_source(recipe, store, index, evaluation=False, grids=grids) for index in range(len(recipe.phases))]
+        self.loader = Loader(sources, workers=workers, rank=world.rank, world=world.size)
+
+    def step(self, progress: float, state: State) -> Step:
+        phase = self.recipe.phase_at(progress)
+        if phase != state.phase:
+            state.phase, state.cursor = phase, 0
+        return self.loader.step(phase, self._rows(progress), state.cursor)
+
+    def _rows(self, progress: float) -> int:
+        """Rows of a step over all ranks; with a ramp, an eighth at first."""
+        rows = self.recipe.batch_tokens // self.recipe.row_tokens
+        if progress < self.recipe.ramp:
+            rows = round(rows * (0.125 + 0.875 * progress / self.recipe.ramp))
+        return max(1, round(rows / self.size)) * self.size
+
+    def flops_per_token(self, state: State) -> float:
+        return flops_per_token(self.recipe.config, self.recipe.phases[state.phase].length, self.recipe.masking.rate)
+
+    def __enter__(self) -> PretrainingFeed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.loader.__exit__(kind, error, trace)
+
+
+def pretraining_job(
+    run: Path,
+    recipe: Recipe,
+    store: Store,
+    network: Pretraining,
+    device: torch.device,
+    world: World,
+    export: Callable[[Path], None],
+    workers: int,
+) -> tuple[Job, Callable[[], list[str]]]:
+    """The job, and what fills in some held-out examples for its report."""
+    network.encoder.checkpointing = recipe.checkpointing
+    feed = PretrainingFeed(recipe, store, device, world, workers)
+    grids = device.type != "cuda" or recipe.precision == "fp32"
+    phases = range(len(recipe.phases)) if recipe.held_out else ()
+    held_out = [_source(recipe, store, index, evaluation=True, grids=grids) for index in phases]
+    job = Job(
+        run, recipe, network, feed, device, world, export, evaluate=_evaluation(held_out, recipe) if held_out else None
+    )
+
+    def samples() -> list[str]:
+        with autocast(device, recipe.precision):
+            return filled_samples(network.to(device), held_out[-1], device) if held_out else []
+
+    return job, samples
+
+
+def _source(recipe: Recipe, store: Store, phase: int, *, evaluation: bool, grids: bool) -> ExampleSource:
+    base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
+    return ExampleSource(
+        store,
+        replace(base, length=recipe.phases[phase].length),
+        seed=recipe.seed + 1000 * phase + (500 if evaluation else 0),
+        tokens=recipe.row_tokens,
+        grids=grids,
+        held_out=recipe.held_out,
+        evaluation=evaluation,
+    )
+
+
+def _evaluation(held_out: list[ExampleSource], recipe: Recipe) -> Callable[[Trainer, State], tuple[dict[str, float], float]]:
+    """Losses and accuracies on held-out documents: the same examples every time."""
+
+    def evaluate(trainer: Trainer, state: State) -> tuple[dict[str, float], float]:
+        source, sums, counts = held_out[state.phase], torch.zeros_like(trainer.window), torch.zeros(len(trainer.names))
+        for examples in source.first(recipe.evaluate_examples):
+            row = source.batch(examples)
+            sums += trainer.sums(trainer.network, row)
+            counts += torch.tensor(row.counts)
+        means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
+        loss = means.pop("masked_loss")
+        figures = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
+        figures |= {f"held_out_{name.removeprefix('masked_')}": v for name, v in means.items() if name != "next_loss"}
+        return figures, -loss
+
+    return evaluate

@@ -1,0 +1,137 @@
+"""What a fine-tuned model is worth: figures with their intervals, where it errs, and how sure it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bertkit.data.records import Question, Words, halves, texts
+from bertkit.tasks import metrics
+from bertkit.tasks.task import Task, TaskSettings
+
+FEW = 100  # records of dev below which nothing is fitted on them
+
+
+def summarize(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
+    """Everything about the answers that a report shows."""
+    gold, found = task.gold(records), [task.value(answer) for answer in answers]
+    several = task.loss == "classes" and task.pooled
+    return {
+        "metrics": task.score(records, answers),
+        "headline": task.headline,
+        "intervals": {task.headline: _interval(task, gold, found)},
+        "labels": list(task.settings.labels) if several else None,
+        "confusion": metrics.confusion(gold, found, task.outputs) if several else None,
+        "kinds": metrics.entity_scores(gold, found)[1] if isinstance(records[0], Words) else None,
+        "breakdown": _by_length(gold, found) if isinstance(records[0], Question) else None,
+        "mistakes": _mistakes(task, records, answers, gold, found),
+    }
+
+
+def calibrate(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> tuple[TaskSettings, dict[str, Any]]:
+    """A temperature, and for qa a threshold, fitted on one half of dev; kept only if they help on the other."""
+    first, second = (np.array(half, np.int64) for half in halves(records))
+    if min(len(first), len(second)) < FEW // 2:
+        return task.settings, {}
+    if (scores := task.confidence(answers)) is not None:
+        return _temperature(task.settings, scores, np.array(task.gold(records)), first, second)
+    if task.settings.threshold is not None and isinstance(records[0], Question):
+        return _threshold(task, records, answers, first, second)
+    return task.settings, {}
+
+
+def _temperature(
+    settings: TaskSettings, logits: np.ndarray, gold: np.ndarray, first: np.ndarray, second: np.ndarray
+) -> tuple[TaskSettings, dict[str, Any]]:
+    temperature = metrics.fit_temperature(logits[first], gold[first])
+    before, after = (_certainty(metrics.softmax(logits[second] / t), gold[second]) for t in (1.0, temperature))
+    helps = after["ece"] < before["ece"]
+    figures = {"temperature": temperature if helps else 1.0, "fitted": temperature, "before": before, "after": after}
+    return replace(settings, temperature=temperature if helps else 1.0), {"calibration": figures}
+
+
+def _certainty(chances: np.ndarray, gold: np.ndarray) -> dict[str, Any]:
+    confidence, right = chances.max(1), chances.argmax(1) == gold
+    ece = metrics.expected_calibration_error(confidence, right)
+    return {"ece": ece, "curve": metrics.reliability(confidence, right)}
+
+
+def _threshold(
+    task: Task, records: Sequence[Any], answers: Sequence[Any], first: np.ndarray, second: np.ndarray
+) -> tuple[TaskSettings, dict[str, Any]]:
+    gold, spans = task.gold(records), [answer.best[0].text if answer.best else "" for answer in answers]
+    margins = [answer.null_margin for answer in answers]
+
+    def part(half: np.ndarray) -> list[list[Any]]:
+        return [[values[index] for index in half] for values in (gold, spans, margins)]
+
+    threshold, _ = metrics.best_threshold(*part(first))
+    f1 = {}
+    for name, value in (("before_f1", 0.0), ("after_f1", threshold)):
+        truth, found, margin = part(second)
+        kept = ["" if m > value else text for text, m in zip(found, margin, strict=True)]
+        f1[name] = metrics.squad_scores(truth, kept)["f1"]
+    value = threshold if f1["after_f1"] > f1["before_f1"] else 0.0
+    return replace(task.settings, threshold=value), {"threshold": {"value": value, "fitted": threshold, **f1}}
+
+
+def _interval(task: Task, gold: list[Any], found: list[Any]) -> tuple[float, float]:
+    """95% of the headline over resampled records."""
+    name = task.headline
+    if name.startswith("entity"):
+        counts = metrics.entity_counts(gold, found)
+        return metrics.bootstrap(lambda drawn, _: metrics.entity_f1(drawn), counts, counts)
+    if task.loss == "picks" and not task.layout.by_unit:
+        score = metrics.answer_f1 if name == "f1" else metrics.answer_exact
+        each = np.array([score(truth, text) for truth, text in zip(gold, found, strict=True)], np.float64)
+        return metrics.bootstrap(lambda drawn, _: float(np.mean(drawn)), each, each)
+    return metrics.bootstrap(metrics.METRICS[name], gold, found)
+
+
+def _by_length(gold: list[Any], found: list[Any]) -> list[dict[str, Any]]:
+    """Answers by the number of words of the first gold one."""
+    words = np.array([len(truth[0].split()) if truth else 0 for truth in gold])
+    groups = [("no answer", 0, 0), ("1–2 words", 1, 2), ("3–5 words", 3, 5), ("6 words and more", 6, 10**9)]
+    rows = []
+    for name, low, high in groups:
+        members = np.flatnonzero((words >= low) & (words <= high))
+        if len(members):
+            scores = metrics.squad_scores([gold[i] for i in members], [found[i] for i in members])
+            rows.append({"group": name, "count": len(members), "exact": scores["exact"], "f1": scores["f1"]})
+    return rows
+
+
+def _mistakes(
+    task: Task, records: Sequence[Any], answers: Sequence[Any], gold: list[Any], found: list[Any], most: int = 20
+) -> list[dict[str, Any]]:
+    """Wrong answers, the most confident first; of numbers, those furthest off."""
+    labels = task.settings.labels
+    wrong = list[tuple[float, Any, str, str, float | None]]()
+    for record, answer, truth, told in zip(records, answers, gold, found, strict=True):
+        if isinstance(told, float):
+            wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
+        elif (told not in truth) if isinstance(record, Question) and truth else told != (truth if truth != () else ""):
+            sure = _sureness(answer)
+            named = (lambda v: labels[v]) if isinstance(told, int) and labels else _spelled
+            wrong.append((sure, record, named(truth), named(told), sure))
+    wrong.sort(key=lambda item: -item[0])
+    return [
+        {"text": " ‖ ".join(texts(record))[:1000], "gold": truth, "answer": told, "probability": sure}
+        for _, record, truth, told, sure in wrong[:most]
+    ]
+
+
+def _sureness(answer: Any) -> float:
+    """How sure the model was of all of its answer."""
+    chances = getattr(answer, "probability", None)
+    if chances is not None:
+        return float(chances)
+    each = answer.probabilities
+    return float(min(each) if isinstance(each, tuple) else max(each.values() if isinstance(each, dict) else each))
+
+
+def _spelled(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
