@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from bertkit import __version__
-from bertkit.errors import BertkitError, InputError
-
-if TYPE_CHECKING:
-    from bertkit.serve.predictor import Model
-
-app = typer.Typer(
-    name="bertkit",
-    help="The whole life of a BERT: vocabulary, model, artifacts, answers.",
-    epilog="--debug, anywhere, shows the traceback of an error.",
-    no_args_is_help=True,
-    add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+from bertkit.console import (
+    Bad,
+    Device,
+    Json,
+    LabelColumn,
+    PairColumn,
+    Seed,
+    Settings,
+    TextColumn,
+    app,
+    load,
+    print_json,
+    readable,
 )
-
-ModelName = Annotated[str, typer.Option("--model", "-m", help="A model folder, a Google checkpoint, or a hub name.")]
-Texts = Annotated[list[str] | None, typer.Argument(help="The texts.", metavar="TEXT", show_default=False)]
-TextFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the texts from a file, one a line; - is stdin.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Precision = Annotated[str, typer.Option(help="fp32 or bf16.")]
-Truncate = Annotated[bool, typer.Option("--truncate", help="Cut texts that are too long instead of refusing them.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Seed = Annotated[int, typer.Option(help="The number all randomness comes from.")]
+from bertkit.errors import BertkitError
 
 
 @app.callback(invoke_without_command=True)
@@ -70,7 +62,7 @@ def vocab(
     facts = {name: value for name, value in vars(learned).items() if name != "tokenizer"}
     facts |= {"pieces": len(learned.tokenizer), "out": str(out)}
     if as_json:
-        return _print_json(facts)
+        return print_json(facts)
     print(f"{facts['pieces']:,} pieces from {learned.words:,} distinct words in {learned.documents:,} documents → {out}")
     if facts["pieces"] < size:
         print(f"the corpus is too small for {size:,} pieces")
@@ -102,7 +94,7 @@ def prepare(
     store = pipeline.prepare(corpus, tokenizer, out, workers=workers, engine=engine, **cleaning)
     facts = {name: store.manifest[name] for name in ("documents", "sentences", "tokens", "dropped")}
     if as_json:
-        return _print_json(facts | {"out": str(out)})
+        return print_json(facts | {"out": str(out)})
     print(f"{facts['documents']:,} documents, {facts['sentences']:,} sentences, {facts['tokens']:,} tokens → {out}")
     for reason, count in facts["dropped"].items():
         if count:
@@ -118,7 +110,7 @@ def pretrain(
     recipe: Annotated[str, typer.Option(help="bert-tiny … bert-large, fast-small, fast-base, demo.")] = "bert-base",
     init: Annotated[str | None, typer.Option(help="Go on from this model instead of random weights.")] = None,
     budget: Annotated[str | None, typer.Option(help="Stop after a time, such as 90s, 20m or 1.5h.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Any setting: --set steps=300.")] = None,
+    settings: Settings = None,
     workers: Annotated[int | None, typer.Option(help="Processes that prepare batches ahead.")] = None,
     fork: Annotated[bool, typer.Option("--fork", help="Resume with a changed recipe.")] = False,
     shard: Annotated[
@@ -137,117 +129,140 @@ def pretrain(
     pipeline.pretrain(store, out, recipe=recipe, init=init, settings=changes, budget=budget, **where)
     last: dict[str, Any] = next((row for row in reversed(read_metrics(out)) if "held_out_loss" in row), {})
     if as_json:
-        return _print_json({"model": str(out / "model"), **last})
+        return print_json({"model": str(out / "model"), **last})
     print(
         f"{out / 'model'}: " + ", ".join(f"{k.replace('_', ' ')} {v:.4g}" for k, v in last.items() if k.startswith("held"))
     )
 
 
-@app.command(epilog='Example: bertkit fill "Paris is the [MASK] of France." --model bert-base-uncased')
-def fill(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    top: Annotated[int, typer.Option(help="How many candidates for each [MASK].")] = 5,
-    truncate: Truncate = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
-    """Fill in each [MASK] of a text."""
-    given = _given(texts, file)
-    answers = _load(model, device, precision).fill(given, top=top, truncate=truncate)
-    if as_json:
-        pairs = zip(given, answers, strict=True)
-        return _print_json([{"text": t, "masks": [[c._asdict() for c in mask] for mask in masks]} for t, masks in pairs])
-    for text, masks in zip(given, answers, strict=True):
-        print(text)
-        for number, candidates in enumerate(masks, start=1):
-            for candidate in candidates:
-                label = f"[{number}] " if len(masks) > 1 else ""
-                print(
-                    f"  {label}{candidate.piece:<16} {candidate.probability:6.1%}  {'█' * round(candidate.probability * 40)}"
-                )
-
-
-@app.command(epilog='Example: bertkit embed "A first text." "A second one." --model M --out vectors.npy')
-def embed(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    pooling: Annotated[str, typer.Option(help="mean (over the pieces) or cls.")] = "mean",
-    normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file.")] = None,
-    truncate: Truncate = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
-    """Turn each text into a vector."""
-    given = _given(texts, file)
-    vectors = _load(model, device, precision).embed(given, pooling=pooling, normalize=normalize, truncate=truncate)
-    if out:
-        _write_numpy(out, ".npy", vectors)
-    if as_json:
-        return _print_json({"out": str(out), "shape": vectors.shape} if out else {"vectors": vectors.tolist()})
-    for text, vector in zip(given[:10], vectors, strict=False):
-        print(f"{' '.join(f'{value:+.3f}' for value in vector[:6])} …  {_short(text)}")
-    print(
-        f"{len(vectors)} × {vectors.shape[1]} numbers" + (f" → {out}" if out else "; --out keeps them, --json prints them")
-    )
-
-
-@app.command(epilog='Example: bertkit features "A text." --model M --layers -1,-2,-3,-4 --out features.npz')
-def features(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    layers: Annotated[str, typer.Option(help="Layers, with commas: 0 is the embeddings, -1 the last.")] = "-1",
-    out: Annotated[
-        Path | None, typer.Option(help="Write pieces, offsets, vectors and boundaries to this .npz file.")
+@app.command(
+    epilog="Example: bertkit finetune classification --model M --train reviews.csv --text review --label stars --out run"
+)
+def finetune(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK-OR-SET",
+            help="classification … similarity, or a set such as glue/mrpc, squad/v2, swag, conll2003.",
+        ),
+    ],
+    model: Annotated[str, typer.Option("--model", "-m", help="The model to begin from.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; run again to resume. RUN/model is the artifact.")],
+    train: Annotated[
+        Path | None, typer.Option(help="The file to learn from: CSV, TSV, JSONL, Parquet, SQuAD or CoNLL.")
     ] = None,
-    truncate: Truncate = False,
+    dev: Annotated[
+        Path | None, typer.Option(help="The file to measure on; without it, a tenth of the training file.")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder of a named set.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    epochs: Annotated[float | None, typer.Option(help="How often to go through the records.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Records of a step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="The peak learning rate, for a width of 768.")] = None,
+    search: Annotated[str | None, typer.Option(help='Try a grid: "paper", or such as "lr=2e-5,5e-5 batch=16,32".')] = None,
+    restarts: Annotated[int, typer.Option(help="Try so many seeds; the best on dev stays.")] = 1,
+    ensemble: Annotated[int, typer.Option(help="Let so many models answer together.")] = 1,
+    freeze: Annotated[bool, typer.Option("--freeze", help="Train the head alone.")] = False,
+    bad: Bad = None,
+    settings: Settings = None,
+    fork: Annotated[bool, typer.Option("--fork", help="Resume with a changed recipe.")] = False,
+    seed: Seed = 0,
     device: Device = "auto",
-    precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
-    """Give every piece's vectors at chosen layers."""
-    import numpy as np
+    """Fine-tune a model for a task, on a published set or on your own files."""
+    from bertkit import pipeline
+    from bertkit.data.readers import Columns
 
-    given, chosen = _given(texts, file), _numbers(layers)
-    found = _load(model, device, precision).features(given, layers=chosen, truncate=truncate)
-    if out:
-        _write_numpy(
-            out,
-            ".npz",
-            pieces=np.array([piece for one in found for piece in one.pieces]),
-            offsets=np.concatenate([one.offsets for one in found]),
-            vectors=np.concatenate([one.vectors for one in found], axis=1),
-            boundaries=np.cumsum([0, *(len(one.pieces) for one in found)]),
-        )
+    given = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed or None, "freeze": -1 if freeze else None}
+    changes = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
+    data: dict[str, Any] = dict(
+        train=train, dev=dev, data_dir=data_dir, columns=Columns(text=text, pair=pair, label=label), bad=bad
+    )
+    plan: dict[str, Any] = dict(settings=changes, search=search, restarts=restarts, ensemble=ensemble, fork=fork)
+    results = pipeline.finetune(what, model, out, **data, **plan, device=device, quiet=as_json)
     if as_json:
-        rows = [{"pieces": one.pieces, "offsets": one.offsets.tolist(), "vectors": one.vectors.tolist()} for one in found]
-        return _print_json({"out": str(out), "texts": len(found)} if out else rows)
-    for text, one in zip(given[:10], found, strict=False):
-        print(f"{len(one.pieces)} pieces × {len(chosen)} layers × {one.vectors.shape[2]}  {_short(text)}")
-    print(f"→ {out}" if out else "--out keeps the vectors, --json prints them")
+        return print_json({"model": str(out / "model"), "metrics": results["metrics"], "intervals": results["intervals"]})
+    _print_figures(results)
+    print(f"{out / 'model'} is ready; {out / 'report.html'} tells more")
 
 
-@app.command(name="next", epilog='Example: bertkit next "He went to the shop." "He bought milk." --model M')
-def next_sentence(
-    model: ModelName,
-    a: Annotated[str, typer.Argument(help="The first text.")],
-    b: Annotated[str, typer.Argument(help="The text that may follow it.")],
-    truncate: Truncate = False,
+@app.command(epilog="Example: bertkit evaluate run/model test.csv --text review --label stars")
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A fine-tuned model.")],
+    data: Annotated[str, typer.Argument(help="A file of its task, or a set and its folder: glue/mrpc=DIR.")],
+    split: Annotated[str, typer.Option(help="Of a named set: train, dev, test, gold.")] = "dev",
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    bad: Bad = None,
     device: Device = "auto",
-    precision: Precision = "fp32",
     as_json: Json = False,
 ) -> None:
-    """Tell whether B follows A."""
-    chance = _load(model, device, precision).next(a, b, truncate=truncate)
+    """Measure a fine-tuned model with the official metrics."""
+    from bertkit import pipeline
+    from bertkit.data.readers import Columns
+
+    columns = Columns(text=text, pair=pair, label=label)
+    results = pipeline.evaluate(model, data, split=split, columns=columns, bad=bad or "stop", device=device)
     if as_json:
-        return _print_json({"a": a, "b": b, "probability": chance})
-    print(f"{'B follows A' if chance >= 0.5 else 'B does not follow A'}: {chance:.1%}")
+        return print_json({"metrics": results["metrics"], "intervals": results["intervals"]})
+    _print_figures(results)
+
+
+data_app = typer.Typer(help="Look at data before training.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command(epilog="Example: bertkit data check train.csv dev.csv --task classification --text review --label stars")
+def check(
+    files: Annotated[list[Path], typer.Argument(help="Files of one task, the training file first.")],
+    task: Annotated[
+        str, typer.Option(help="classification, multilabel, regression, tagging, qa, choice or similarity.")
+    ] = "classification",
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Whose tokenizer counts; without it, lengths are in words.")
+    ] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    max_length: Annotated[int, typer.Option(help="Pieces that a sequence may have.")] = 128,
+    as_json: Json = False,
+) -> None:
+    """Report rows, labels, lengths, duplicates, leaks between files, and bad rows."""
+    from bertkit import pipeline
+    from bertkit.data.check import describe_check
+    from bertkit.data.readers import Columns
+
+    report = pipeline.check_data(
+        files, task, model, columns=Columns(text=text, pair=pair, label=label), max_length=max_length
+    )
+    if as_json:
+        return print_json(report)
+    print("\n".join(describe_check(report)))
+
+
+@app.command(epilog="Example: bertkit compare run-a run-b")
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders that bertkit finetune made.")], as_json: Json = False
+) -> None:
+    """Put fine-tuning runs side by side."""
+    from rich.console import Console
+
+    from bertkit.train.compare import compare_runs, comparison_table
+
+    rows = compare_runs(runs)
+    if as_json:
+        return print_json(rows)
+    Console().print(comparison_table(rows))
+
+
+def _print_figures(results: dict[str, Any]) -> None:
+    for name, value in results["metrics"].items():
+        interval = results["intervals"].get(name)
+        print(f"{name:<20} {value:.4f}" + (f"  (95% between {interval[0]:.4f} and {interval[1]:.4f})" if interval else ""))
 
 
 @app.command(epilog="Example: bertkit convert uncased_L-12_H-768_A-12 bert-base")
@@ -261,7 +276,7 @@ def convert(
 
     facts = convert_model(source, out).describe()
     if as_json:
-        return _print_json(facts | {"out": str(out)})
+        return print_json(facts | {"out": str(out)})
     print(f"{facts['parameters']['total']:,} parameters → {out}")
 
 
@@ -270,11 +285,14 @@ def info(
     model: Annotated[str, typer.Argument(help="A model folder, a Google checkpoint, or a hub name.")], as_json: Json = False
 ) -> None:
     """Look inside a model: sizes, parameters by part, vocabulary, provenance."""
-    facts = _load(model, "cpu", "fp32").describe()
+    facts = load(model, "cpu", "fp32").describe()
     if as_json:
-        return _print_json(facts)
+        return print_json(facts)
     for name, value in facts.items():
-        print(f"{name:<12} {_readable(value)}")
+        print(f"{name:<12} {readable(value)}")
+
+
+from bertkit import asking  # noqa: E402, F401 (its verbs come after these)
 
 
 def main() -> None:
@@ -296,58 +314,3 @@ def main() -> None:
 def _complain(message: str, code: int) -> int:
     print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-def _load(name: str, device: str, precision: str) -> Model:
-    from bertkit.serve.predictor import load
-
-    return load(name, device=device, precision=precision)
-
-
-def _given(texts: list[str] | None, file: Path | None) -> list[str]:
-    """The texts of the command line, or of a file."""
-    if bool(texts) == bool(file):
-        raise InputError("give texts, or --file with one text a line; not both, not neither")
-    if texts:
-        return texts
-    try:
-        content = sys.stdin.read() if str(file) == "-" else Path(str(file)).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: byte {error.start} is not UTF-8; convert the file to UTF-8") from error
-    if not content.strip():
-        raise InputError(f"{file}: holds no text; expected one text a line")
-    return content.removesuffix("\n").split("\n")
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"layers are {text!r}; expected whole numbers with commas, such as -1,-2") from error
-
-
-def _write_numpy(path: Path, ending: str, *array: Any, **arrays: Any) -> None:
-    import numpy as np
-
-    from bertkit.atomic import new_file
-
-    if path.suffix != ending:
-        raise InputError(f"{path}: expected a name that ends in {ending}")
-    with new_file(path) as aside, open(aside, "wb") as stream:
-        np.savez(stream, **arrays) if arrays else np.save(stream, array[0])
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
-
-
-def _readable(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_readable(part)}" for name, part in value.items() if part not in ([], None))
-    if isinstance(value, list):
-        return ", ".join(map(_readable, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

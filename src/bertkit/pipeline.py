@@ -143,6 +143,19 @@ def evaluate(
     return summarize(task, records, loaded.answer(records))
 
 
+def check_data(
+    files: Sequence[Path | str], task: str, model: str | None, *, columns: Columns | None = None, max_length: int = 128
+) -> dict[str, Any]:
+    """What there is to know of a task's files before training; pieces are counted by a model's tokenizer, or in words."""
+    from bertkit.bundle.hub import find_model
+    from bertkit.data import check
+    from bertkit.data.readers import read_records
+    from bertkit.text.tokenizer import Tokenizer
+
+    tables = {str(file): read_records(file, task, columns, bad="skip") for file in files}
+    return check.check_data(tables, Tokenizer.load(find_model(model)) if model else None, max_length)
+
+
 def create(size: str, tokenizer: Tokenizer, *, seed: int = 0, **changes: Any) -> Model:
     """A new model of a named size (tiny … large) with random weights, the same for the same seed."""
     import torch

@@ -39,7 +39,7 @@ def test_lengths_are_those_of_the_encodings(tokenizer):
     pairs = [Record(a, b) for a, b in zip(texts, texts[::-1], strict=True)]
     report = check_data({"train": table("classification", pairs)}, tokenizer, max_length=20)["splits"]["train"]
     lengths = sorted(len(tokenizer.encode(record.text, record.pair)) for record in pairs)
-    assert report["pieces"]["longest"] == lengths[-1]
+    assert report["lengths"]["longest"] == lengths[-1]
     assert report["long"] == sum(length > 20 for length in lengths)
     assert report["long_are"] == "truncated"
 
@@ -58,7 +58,7 @@ def test_lengths_are_those_of_the_encodings(tokenizer):
 )
 def test_every_kind_of_record(tokenizer, task, record, sequence, labels):
     report = check_data({"train": table(task, [record])}, tokenizer, max_length=3)["splits"]["train"]
-    assert report["pieces"]["longest"] == len(tokenizer.encode(*sequence))
+    assert report["lengths"]["longest"] == len(tokenizer.encode(*sequence))
     assert report["labels"] == labels
     assert report["long"] == 1
     assert report["long_are"] == ("read in windows" if task in ("qa", "tagging") else "truncated")

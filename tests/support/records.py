@@ -13,7 +13,10 @@ def _label(index):
 
 RECORDS = {
     "classification": [Record(text, label=_label(i), place=f"f:{i}") for i, text in enumerate(SENTENCES)],
-    "multilabel": [Record(text, label=((_label(i),) if i % 3 else ("even", "odd"))) for i, text in enumerate(SENTENCES)],
+    "multilabel": [
+        Record(text, label=tuple(name for name, yes in (("early", i % 8 < 4), ("odd", i % 2)) if yes))
+        for i, text in enumerate(SENTENCES)
+    ],
     "regression": [Record(text, SENTENCES[i - 1], label=float(i % 5)) for i, text in enumerate(SENTENCES)],
     "tagging": [
         Words(tuple(text.split()), ("O", "B-ANIMAL", "O", "O", "O", "B-PLACE", "O"), document=i // 4)

@@ -23,7 +23,7 @@ from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
-from bertkit.train.recipe import Optimizer, Tuning
+from bertkit.train.recipe import Optimizer, Schedule, Tuning
 
 CPU = find_device("cpu")
 WORDS = sorted({word for text in [*SENTENCES, "where did it go ? who is animal even odd"] for word in text.split()})
@@ -56,9 +56,10 @@ def test_learns_sixteen_records_by_heart(name, tokenizer, config, tmp_path):
     task, records = learned(name), RECORDS[name]
     recipe = Tuning(
         task=task.settings,
-        optimizer=Optimizer(lr=1e-3 * 32 / 768),
+        optimizer=Optimizer(lr=2e-3 * 32 / 768),
         epochs=250.0,
         batch=16,
+        schedule=Schedule(kind="constant", warmup=0.05),
         precision="fp32",
         compile=False,
         row_tokens=96,

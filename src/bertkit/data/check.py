@@ -23,9 +23,12 @@ BLOCK = 4096  # texts encoded at a time
 SHOWN = 5  # examples of a finding
 
 
-def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
-    """What is in the splits, best read with bad="skip", and what looks wrong; the first split is the one to train on."""
-    encoder = CorpusEncoder(tokenizer)
+def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer | None, max_length: int) -> dict[str, Any]:
+    """What is in the splits, best read with bad="skip", and what looks wrong; the first split is the one to train on.
+
+    Without a tokenizer, lengths are counted in words.
+    """
+    encoder = CorpusEncoder(tokenizer) if tokenizer else None
     keys = {name: [_key(record) for record in table.records] for name, table in splits.items()}
     found = {name: _check_split(table, keys[name], encoder, max_length) for name, table in splits.items()}
     leaks = {}
@@ -36,7 +39,10 @@ def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer, max_length: in
     trained, *others = found.values()
     unseen = sorted({label for other in others for label in other["labels"]} - set(trained["labels"]) - {"unlabelled"})
     once = sorted(label for label, count in trained["labels"].items() if count == 1)
-    return dict(max_length=max_length, splits=found, leaks=leaks, labels_only_once=once, labels_not_in_training=unseen)
+    unit = "pieces" if tokenizer else "words"
+    return dict(
+        max_length=max_length, unit=unit, splits=found, leaks=leaks, labels_only_once=once, labels_not_in_training=unseen
+    )
 
 
 def describe_check(report: Mapping[str, Any]) -> list[str]:
@@ -49,7 +55,7 @@ def describe_check(report: Mapping[str, Any]) -> list[str]:
         counts = [f"{label} {count:,} ({count / total:.1%})" for label, count in split["labels"].items()]
         lines.append(f"  labels: {', '.join(counts[:20])}{' …' * (len(counts) > 20)}{_spell(split['numbers'])}")
         over = f"{split['long']:,} rows over {report['max_length']} are {split['long_are']}"
-        lines.append(f"  pieces: {_spell(split['pieces'])}; {over}")
+        lines.append(f"  {report['unit']}: {_spell(split['lengths'])}; {over}")
         lines.append(f"  repeated: {split['repeated']:,} rows, {split['contradicting']:,} with another label")
         lines += [f"    {example}" for example in split["examples"]]
     for pair, leak in report["leaks"].items():
@@ -60,7 +66,7 @@ def describe_check(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder, max_length: int) -> dict[str, Any]:
+def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder | None, max_length: int) -> dict[str, Any]:
     first, again = dict[bytes, AnyRecord](), []
     for key, record in zip(keys, table.records, strict=True):
         if first.setdefault(key, record) is not record:
@@ -76,7 +82,7 @@ def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder, max_le
         complaints=table.complaints,
         labels=dict(counts.most_common()),
         numbers=dict(lowest=min(numbers), mean=sum(numbers) / len(numbers), highest=max(numbers)) if numbers else {},
-        pieces={name: int(np.quantile(lengths, share, method="higher")) for name, share in QUANTILES.items()},
+        lengths={name: int(np.quantile(lengths, share, method="higher")) for name, share in QUANTILES.items()},
         long=int((lengths > max_length).sum()),
         long_are="read in windows" if table.task in ("qa", "tagging") else "truncated",
         repeated=len(again),
@@ -85,11 +91,14 @@ def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder, max_le
     )
 
 
-def _lengths(table: Table, encoder: CorpusEncoder) -> np.ndarray:
+def _lengths(table: Table, encoder: CorpusEncoder | None) -> np.ndarray:
     """Pieces of each record as the model sees it, special ones counted: the longest of its sequences."""
     parts = [texts(record) for record in table.records]
     row = [text for part in parts for text in part]
-    blocks = [np.diff(encoder.encode(row[begin : begin + BLOCK])[1]) for begin in range(0, len(row), BLOCK)]
+    if encoder:
+        blocks = [np.diff(encoder.encode(row[begin : begin + BLOCK])[1]) for begin in range(0, len(row), BLOCK)]
+    else:
+        blocks = [np.array([len(text.split()) for text in row])]
     boundaries = np.cumsum([len(part) for part in parts])[:-1]
     lengths = []
     for record, sizes in zip(table.records, np.split(np.concatenate(blocks), boundaries), strict=True):

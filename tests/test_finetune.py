@@ -1,0 +1,187 @@
+"""Fine-tuning from files to an artifact: one's own CSV, the published sets, grids, ensembles, bad input."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.records import RECORDS, SENTENCES
+from tasks.test_task import WORDS
+
+import bertkit
+from bertkit.data.readers import Columns
+from bertkit.data.sets import SETS, find_file
+from bertkit.errors import DataError, InputError, TrainingError
+from bertkit.finetune import finetune, parse_grid
+from bertkit.text.tokenizer import Tokenizer
+
+QUICK = ["steps=4", "optimizer.lr=1e-4", "task.max_length=32"]
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A tiny BERT with random weights."""
+    letters = [mark + letter for letter in "abcdefghijklmnopqrstuvwxyz0123456789" for mark in ("", "##")]
+    words = [word for word in WORDS if len(word) > 1 or not word.isalpha()]
+    tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words, *letters], cased=False)
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    bertkit.create("tiny", tokenizer, layers=1, width=16, heads=2, feedforward=32, positions=512).save(folder)
+    return folder
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """A CSV of two columns."""
+    with open(tmp_path / "reviews.csv", "w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["review", "stars"])
+        for round in range(20):
+            rows.writerows([f"{text} {round}", "good" if i % 2 else "bad"] for i, text in enumerate(SENTENCES))
+    return tmp_path / "reviews.csv"
+
+
+def tune(model, out, reviews, **options):
+    columns = Columns(text="review", label="stars")
+    options = {"settings": QUICK, "columns": columns, "device": "cpu", "quiet": True} | options
+    return finetune("classification", model, out, train=reviews, **options)
+
+
+def test_a_csv_becomes_a_model_in_one_call(model, reviews, tmp_path):
+    results = tune(model, tmp_path / "r", reviews)
+    assert 0 <= results["metrics"]["accuracy"] <= 1
+    low, high = results["intervals"]["accuracy"]
+    assert low <= results["metrics"]["accuracy"] <= high
+    assert results["data"]["train"]["rows"] + results["data"]["dev"]["rows"] == 320
+    assert json.loads((tmp_path / "r" / "results.json").read_text())["metrics"] == results["metrics"]
+    assert "<html" in (tmp_path / "r" / "report.html").read_text()
+    answer = bertkit.load(tmp_path / "r" / "model", device="cpu").classify("the cat went to the house .")
+    assert answer.label in ("good", "bad")
+    assert sum(answer.probabilities.values()) == pytest.approx(1)
+
+
+def test_the_same_seed_gives_the_same_weights(model, reviews, tmp_path):
+    for name in "ab":
+        tune(model, tmp_path / name, reviews)
+    a, b = ((tmp_path / name / "model" / "model.safetensors").read_bytes() for name in "ab")
+    assert a == b
+    tune(model, tmp_path / "c", reviews, settings=[*QUICK, "seed=1"])
+    assert (tmp_path / "c" / "model" / "model.safetensors").read_bytes() != a
+
+
+def test_run_again_it_takes_up_what_is_there(model, reviews, tmp_path):
+    first = tune(model, tmp_path / "r", reviews)
+    assert tune(model, tmp_path / "r", reviews)["metrics"] == first["metrics"]
+    with pytest.raises(TrainingError, match=r"begun otherwise: .*batch"):
+        tune(model, tmp_path / "r", reviews, settings=[*QUICK, "batch=7"])
+
+
+def test_a_search_tries_all_and_keeps_the_best(model, reviews, tmp_path):
+    results = tune(model, tmp_path / "r", reviews, search="lr=1e-5,1e-3 batch=16,32")
+    tried = results["search"]
+    assert len(tried) == 4
+    assert {row["batch"] for row in tried} == {16, 32}
+    assert max(row["score"] for row in tried) == pytest.approx(results["metrics"]["accuracy"])
+    assert (tmp_path / "r" / "model" / "config.json").exists()
+
+
+def test_an_ensemble_answers_together(model, reviews, tmp_path):
+    results = tune(model, tmp_path / "r", reviews, ensemble=3)
+    assert [row["seed"] for row in results["search"]] == [0, 1, 2]
+    assert results["ensemble"] == 3
+
+
+def test_settings_of_the_method(model, reviews, tmp_path):
+    """Freezing, layer-wise rates, fresh top layers, class weights, smoothing, early stopping, windows: all run."""
+    settings = [*QUICK, "freeze=-1", "balance=true", "smoothing=0.1", "patience=1", "stride=16"]
+    tune(model, tmp_path / "frozen", reviews, settings=settings)
+    from safetensors.torch import load_file
+
+    before, after = load_file(model / "model.safetensors"), load_file(tmp_path / "frozen" / "model" / "model.safetensors")
+    name = "bert.encoder.layer.0.output.dense.weight"
+    assert before[name].equal(after[name])
+    tune(model, tmp_path / "other", reviews, settings=[*QUICK, "layer_decay=0.5", "reinit=1"])
+    other = load_file(tmp_path / "other" / "model" / "model.safetensors")
+    assert not before[name].equal(other[name])
+
+
+def test_another_task_first(model, reviews, tmp_path):
+    """Intermediate training: a fine-tuned artifact as the model to begin from."""
+    tune(model, tmp_path / "first", reviews)
+    results = tune(tmp_path / "first" / "model", tmp_path / "second", reviews)
+    assert results["model"].endswith("model")
+
+
+def test_evaluation_of_a_file(model, reviews, tmp_path):
+    tune(model, tmp_path / "r", reviews)
+    found = bertkit.pipeline.evaluate(tmp_path / "r" / "model", reviews, columns=Columns(text="review", label="stars"))
+    assert set(found["metrics"]) == {"accuracy"}
+    with pytest.raises(InputError, match="is not fine-tuned"):
+        bertkit.pipeline.evaluate(model, reviews)
+
+
+def test_wrong_columns_and_unknown_tasks_are_named(model, reviews, tmp_path):
+    with pytest.raises(DataError, match="review, stars"):
+        tune(model, tmp_path / "r", reviews, columns=Columns(text="reveiw", label="stars"))
+    with pytest.raises(InputError, match='did you mean "classification"'):
+        finetune("clasification", model, tmp_path / "r")
+    with pytest.raises(InputError, match="glue/mrpc needs --data-dir"):
+        finetune("glue/mrpc", model, tmp_path / "r")
+    with pytest.raises(InputError, match="max_length is 1000; the model has 512 positions"):
+        tune(model, tmp_path / "r", reviews, settings=["max_length=1000"])
+    assert not (tmp_path / "r").exists()
+
+
+def test_labels_unseen_in_training_are_named(model, reviews, tmp_path):
+    (tmp_path / "dev.csv").write_text("review,stars\nthe cat,good\nthe dog,awful\n")
+    with pytest.raises(DataError, match=r"dev.csv:3: .*awful"):
+        tune(model, tmp_path / "r", reviews, dev=tmp_path / "dev.csv")
+
+
+def test_grids_as_text():
+    assert len(parse_grid("paper")) == 3
+    assert parse_grid("lr=1e-5,2e-5 seed=1") == {"lr": ["1e-5", "2e-5"], "seed": ["1"]}
+    with pytest.raises(InputError, match="expected"):
+        parse_grid("lr")
+
+
+@pytest.mark.parametrize("task", ["multilabel", "regression", "tagging", "qa", "choice", "similarity"])
+def test_every_task_from_a_jsonl_file(task, model, tmp_path):
+    fields = {"tagging": "words labels", "qa": "question context", "choice": "prompt options label"}
+    rows = [{f: getattr(record, f) for f in fields.get(task, "text pair label").split()} for record in RECORDS[task]]
+    if task == "qa":
+        rows = [row | {"answers": [a for a, _ in record.answers]} for row, record in zip(rows, RECORDS[task], strict=True)]
+    if task == "multilabel":
+        rows = [{"text": row["text"], "label": row["label"]} for row in rows]
+    file = tmp_path / "train.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    results = finetune(
+        task, model, tmp_path / "r", train=file, dev=file, settings=["steps=2", "max_length=32"], device="cpu", quiet=True
+    )
+    assert results["headline"] in results["metrics"]
+    assert (tmp_path / "r" / "report.html").exists()
+
+
+DATA = os.environ.get("BERTKIT_DATA")
+
+
+@pytest.mark.skipif(not DATA, reason="BERTKIT_DATA names no folder with the published sets")
+@pytest.mark.parametrize("name", [name for name in SETS if name not in ("glue/mnli", "glue/ax", "xnli", "swag")])
+def test_two_steps_on_every_published_set(name, model, tmp_path, monkeypatch):
+    """Two steps on the whole training set; of dev, the first records."""
+    from bertkit import finetune as story
+
+    real = story.read_set
+
+    def shortened(*arguments, **options):
+        table = real(*arguments, **options)
+        table.records = table.records[:2000] if arguments[2] == "train" else table.records[:100]
+        return table
+
+    monkeypatch.setattr(story, "read_set", shortened)
+    assert find_file(name, Path(DATA) / "tasks", "dev")
+    settings = ["steps=2", "max_length=128"]
+    results = finetune(
+        name, model, tmp_path / "r", data_dir=Path(DATA) / "tasks", settings=settings, device="cpu", quiet=True
+    )
+    assert results["headline"] in results["metrics"]
