@@ -35,7 +35,7 @@ def main() -> None:
 def write_base(folder: Path) -> None:
     """BERT-base with random weights, under Google's names."""
     config = bertkit.sized("base")
-    theirs = families.to_hugging_face(Pretraining(config).state_dict(), families.BERT, config.layers)
+    theirs = families.to_hugging_face(Pretraining(config).state_dict(), families.BERT, config.layers)[0]
     write_checkpoint(folder / "bert_model.ckpt", dict(google_variable(name, tensor) for name, tensor in theirs.items()))
     settings = families.write_config(config, families.BERT)
     (folder / "bert_config.json").write_text(

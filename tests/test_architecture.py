@@ -26,7 +26,7 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "demo": {"pipeline", "stories", "data", "train"},
     "finetune": {"data", "model", "tasks", "train", "bundle"},
     "console": {"serve"},
-    "asking": {"console", "serve"},
+    "asking": {"console", "serve", "data"},
     "cli": {"console", "asking", "pipeline", "demo", "data", "text", "train"},
     "__main__": {"cli"},
     "__init__": {"model", "pipeline", "serve", "text"},

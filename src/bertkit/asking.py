@@ -8,7 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
-from bertkit.console import Device, Json, ModelName, Precision, TextFile, Texts, Truncate, app, load, print_json, short
+from bertkit.console import (
+    Device,
+    Json,
+    LabelColumn,
+    ModelName,
+    Precision,
+    TextColumn,
+    TextFile,
+    Texts,
+    Truncate,
+    app,
+    load,
+    print_json,
+    short,
+)
 from bertkit.errors import InputError
 
 
@@ -199,6 +213,39 @@ def choose(
         return print_json(answer._asdict())
     for number, (option, chance) in enumerate(zip(options, answer.probabilities, strict=True)):
         print(f"{'→' if number == answer.option else ' '} {chance:6.1%}  {short(option)}")
+
+
+@app.command(
+    epilog='Example: bertkit prompt "A waste of time." --words good=great,bad=terrible --pattern "{text} It was [MASK]." -m M'
+)
+def prompt(
+    model: ModelName,
+    words: Annotated[str, typer.Option(help="A word for each label: good=great,bad=terrible.")],
+    texts: Texts = None,
+    file: TextFile = None,
+    pattern: Annotated[list[str] | None, typer.Option(help="Around the text; of several, examples choose the best.")] = None,
+    examples: Annotated[Path | None, typer.Option(help="A few labelled texts: CSV, TSV, JSONL or Parquet.")] = None,
+    text: TextColumn = None,
+    label: LabelColumn = None,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    as_json: Json = False,
+) -> None:
+    """Classify without training, by filling in a pattern."""
+    from bertkit.data.readers import Columns, read_records
+    from bertkit.serve.prompting import Prompt
+
+    given = _given(texts, file)
+    labels = {name: word for name, equals, word in (part.partition("=") for part in words.split(",")) if equals}
+    shown = (
+        read_records(examples, "classification", Columns(text=text, label=label), classes=labels).records if examples else []
+    )
+    asked = Prompt(load(model, device, precision), pattern or ["{text} It was [MASK]."], labels, shown)
+    answers = asked.classify(given)
+    if as_json:
+        return print_json([{"text": t, "answer": a._asdict()} for t, a in zip(given, answers, strict=True)])
+    for one, answer in zip(given, answers, strict=True):
+        print(f"{answer.label:<16} {answer.probability:6.1%}  {short(one)}")
 
 
 def _given(texts: list[str] | None, file: Path | None) -> list[str]:

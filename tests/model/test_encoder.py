@@ -81,7 +81,7 @@ def test_gradients_agree(case):
 def their_names(network, tensors):
     from bertkit.bundle import families
 
-    return families.to_hugging_face(tensors, families.BERT, network.encoder.config.layers)
+    return families.to_hugging_face(tensors, families.BERT, network.encoder.config.layers)[0]
 
 
 def test_attention_weights_agree():

@@ -101,7 +101,7 @@ BAD = [
     (lambda m: m.embed(["a", ""]), "text 2 is empty"),
     (lambda m: m.embed([" \t\u200b"]), "text 1 is empty"),
     (lambda m: m.embed("a"), "expected a list of texts, found one string"),
-    (lambda m: m.embed(["a"], pooling="max"), "pooling is 'max'"),
+    (lambda m: m.embed(["a"], pooling="min"), "pooling is 'min'"),
     (lambda m: m.fill("no mask here"), r"no \[MASK\] in 'no mask here'"),
     (lambda m: m.fill(f"{LONG} [MASK]"), "has 66 pieces"),
     (lambda m: m.fill("[MASK]", top=0), "top is 0"),

@@ -14,7 +14,7 @@ def reference_of(network: Pretraining) -> transformers.BertForPreTraining:
     config = network.encoder.config
     settings = {k: v for k, v in families.write_config(config, BERT).items() if k != "model_type"}
     model = transformers.BertForPreTraining(transformers.BertConfig(**settings, attn_implementation="eager"))
-    tensors = families.to_hugging_face(network.state_dict(), BERT, config.layers)
+    tensors = families.to_hugging_face(network.state_dict(), BERT, config.layers)[0]
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     assert not unexpected
     assert all(name.startswith("cls.predictions.decoder") for name in missing)

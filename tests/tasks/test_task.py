@@ -51,9 +51,14 @@ def answers(network, task, tokenizer, records=None):
     return list(answer_records([network.eval()], task, tokenizer, records, CPU))
 
 
-@pytest.mark.parametrize("name", TASKS)
+FEATURES = {"": {}, "-features": {"features": (-1, -2), "lstm": 16}, "-weighted": {"features": (0, -1), "mix": "weighted"}}
+LEARNED = [*TASKS, "tagging-features", "classification-features", "tagging-weighted"]
+
+
+@pytest.mark.parametrize("name", LEARNED)
 def test_learns_sixteen_records_by_heart(name, tokenizer, config, tmp_path):
-    task, records = learned(name), RECORDS[name]
+    name, dash, kind = name.partition("-")
+    task, records = learned(name, **FEATURES[dash + kind]), RECORDS[name]
     recipe = Tuning(
         task=task.settings,
         optimizer=Optimizer(lr=2e-3 * 32 / 768),
@@ -75,6 +80,10 @@ def test_learns_sixteen_records_by_heart(name, tokenizer, config, tmp_path):
     found = load_bundle(tmp_path / "r" / "model")
     score = task.score(records, answers(found.network, found.task, tokenizer))[task.headline]
     assert score > 0.95
+    if kind:
+        assert (tmp_path / "r" / "model" / "head.safetensors").exists()
+        encoder = transformers.BertModel.from_pretrained(tmp_path / "r" / "model", add_pooling_layer=False)
+        assert torch.equal(encoder.embeddings.word_embeddings.weight, source.encoder.embeddings.pieces.weight)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -27,7 +27,7 @@ from bertkit.bundle.hub import find_model
 from bertkit.errors import ArtifactError, ConfigError
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
-from bertkit.tasks.network import SimilarityNetwork, build_network
+from bertkit.tasks.network import build_network
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.task import Task, TaskSettings
 from bertkit.text.tokenizer import Tokenizer
@@ -59,7 +59,8 @@ def load_bundle(name: Path | str) -> Bundle:
         raise ConfigError(f"{file}: {error}") from error
     weights, tensors = _read_weights(path)
     try:
-        state, left_over = families.from_hugging_face(tensors, family, config.layers, task.settings.task if task else "")
+        state, left_over = families.from_hugging_face(tensors, family, config.layers, _head(task))
+        state |= _read_safetensors(head) if (head := path / "head.safetensors").is_file() else {}
         network = _build(config, state, family, task)
     except ArtifactError as error:
         raise ArtifactError(f"{weights}: {error}") from error
@@ -81,13 +82,15 @@ def save_bundle(bundle: Bundle, folder: Path | str) -> None:
     config = network.encoder.config
     settings = {"architectures": [_architecture(network, family)], **families.write_config(config, family)}
     settings |= {"pad_token_id": bundle.tokenizer.pad, "dtype": "float32"}
-    settings |= families.write_task(task.settings, family) if task else {}
+    settings |= families.write_task(task.settings, family) if task and _head(task) else {}
     told = asdict(task.settings) if task else "pretraining"
     own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
-    tensors = families.to_hugging_face(network.state_dict(), family, config.layers, task.settings.task if task else "")
-    tensors = {name: tensor.float() for name, tensor in tensors.items()}
+    state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    tensors, rest = families.to_hugging_face(state, family, config.layers, _head(task))
     with new_folder(folder, marker="config.json") as aside:
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
+        if rest:
+            save_file(rest, aside / "head.safetensors")
         (aside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         (aside / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
         bundle.tokenizer.write_files(aside, max_length=config.positions)
@@ -112,6 +115,11 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
     if theirs.task not in TASKS:
         raise ConfigError(f"bertkit.json names the task {theirs.task!r}; expected one of {', '.join(TASKS)}")
     return TASKS[theirs.task](theirs)
+
+
+def _head(task: Task | None) -> str:
+    """The task under which transformers has a class for the network; "" where its head lies in head.safetensors."""
+    return task.settings.task if task and task.loss != "vectors" and not task.settings.features else ""
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
@@ -186,22 +194,18 @@ def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task 
         network = network or Pretraining(
             config.with_(pooler="pooler" in parts), masked="masked" in parts, next_sentence="next" in parts
         )
-    expected, name_of = network.state_dict(), partial(families.spelled, family=family, layers=config.layers)
-    trained = {
-        name: p
-        for name, p in expected.items()
-        if not (isinstance(network, SimilarityNetwork) and name.startswith("output."))
-    }
-    if missing := [name_of(name, task=task.settings.task if task else "") for name in trained if name not in state]:
+    expected, name_of = (
+        network.state_dict(),
+        partial(families.spelled, family=family, layers=config.layers, task=_head(task)),
+    )
+    if missing := [name_of(name) for name in expected if name not in state]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ArtifactError(f"missing {', '.join(missing[:3])}{more}; expected {len(expected)} parameters")
-    for name, parameter in trained.items():
+    for name, parameter in expected.items():
         if state[name].shape != parameter.shape:
             found, wanted = list(state[name].shape), list(parameter.shape)
             raise ArtifactError(f"{name_of(name)} is {found}; the config asks for {wanted}")
-    ready = {name: state[name].float().contiguous() for name in trained}
-    ready |= {name: torch.zeros_like(p, device="cpu") for name, p in expected.items() if name not in trained}
-    network.load_state_dict(ready, assign=True)
+    network.load_state_dict({name: state[name].float().contiguous() for name in expected}, assign=True)
     if task:
         network.weights = torch.ones(task.outputs)
     return network.requires_grad_(True).eval()

@@ -167,8 +167,6 @@ def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | Non
 
 def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
     """The settings of config.json that a task determines."""
-    if task.task not in family.heads:
-        return {}
     numbered = {str(index): label for index, label in enumerate(task.labels)}
     settings = {"id2label": numbered, "label2id": {v: int(k) for k, v in numbered.items()}} if task.labels else {}
     problem = {"problem_type": PROBLEMS[task.task]} if task.task in PROBLEMS else {}
@@ -189,17 +187,18 @@ def from_hugging_face(
     return state, sorted(rest)
 
 
-def to_hugging_face(state: Mapping[str, Tensor], family: Family, layers: int, task: str = "") -> dict[str, Tensor]:
-    """Their parameters from ours; the body's names go without prefix when there is no head."""
-    heads = any(not name.startswith("encoder.") for name in state)
-    tensors = dict[str, Tensor]()
+def to_hugging_face(
+    state: Mapping[str, Tensor], family: Family, layers: int, task: str = ""
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Their parameters from ours, and ours that they have no name for. Without their heads, names go without prefix."""
+    tensors, rest = dict[str, Tensor](), dict(state)
     for ours, theirs in _expanded(family, layers, task).items():
-        if ours in state:
-            parts = state[ours].chunk(len(theirs))
-            tensors |= {
-                name if heads else name.removeprefix(family.prefix): p for name, p in zip(theirs, parts, strict=True)
-            }
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        if ours in rest:
+            parts = rest.pop(ours).chunk(len(theirs))
+            tensors |= {name: part.detach().cpu().contiguous() for name, part in zip(theirs, parts, strict=True)}
+    if all(name.startswith(family.prefix) for name in tensors):
+        tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
+    return tensors, rest
 
 
 def spelled(ours: str, family: Family, layers: int, task: str = "") -> str:

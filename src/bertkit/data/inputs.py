@@ -6,7 +6,7 @@ texts of a pair, else one input. A step is the next so many units; one that is t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -33,6 +33,7 @@ class TaskBatch:
     targets: Tensor  # the task's own shape, NOTHING where there is none
     count: int  # targets that count
     tokens: int
+    features: Tensor | None = None  # [T, n, D] of a frozen encoder, computed before
 
     @property
     def counts(self) -> tuple[float, ...]:
@@ -40,12 +41,16 @@ class TaskBatch:
 
     def pin_memory(self) -> Self:
         """The same in memory that the device can copy from while it computes."""
-        pinned = {name: getattr(self, name).pin_memory() for name in ("places", "groups", "targets")}
-        return replace(self, batch=self.batch.pin_memory(), **pinned)
+        return self._with(self.batch.pin_memory(), Tensor.pin_memory)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        moved = {name: getattr(self, name).to(device, non_blocking=non_blocking) for name in ("places", "groups", "targets")}
-        return replace(self, batch=self.batch.to(device, non_blocking=non_blocking), **moved)
+        moved = self.batch.to(device, non_blocking=non_blocking)
+        return self._with(moved, lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def _with(self, batch: Batch, change: Callable[[Tensor], Tensor]) -> Self:
+        features = None if self.features is None else change(self.features)
+        places, groups, targets = change(self.places), change(self.groups), change(self.targets)
+        return replace(self, batch=batch, places=places, groups=groups, targets=targets, features=features)
 
 
 def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
@@ -92,6 +97,7 @@ class InputFeed:
         self.row_tokens = max(row_tokens, int(self.sizes.max()))
         self.steps = -(-len(units) // batch)  # of an epoch
         self.shapes = self._choose_shapes() if fixed else []
+        self.features: Callable[[np.ndarray], Tensor] | None = None  # of units by number, where they were computed before
 
     def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
         """The rows of the step at a cursor, and the cursor behind it."""
@@ -126,4 +132,5 @@ class InputFeed:
 
     def _pack(self, members: np.ndarray) -> TaskBatch:
         fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)
-        return pack_units([self.units[index] for index in members], self.layout, fitting, grids=self.grids)
+        batch = pack_units([self.units[index] for index in members], self.layout, fitting, grids=self.grids)
+        return replace(batch, features=self.features(members)) if self.features else batch

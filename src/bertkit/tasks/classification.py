@@ -36,7 +36,7 @@ class Classification(Task):
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
-        return label_set(settings, [str(record.label) for record in records])
+        return label_set(settings, [str(record.label) for record in records], records)
 
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
         check_texts(records, lambda record: record.text)

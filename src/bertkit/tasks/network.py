@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.windows import NOTHING
+from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.dropout import Dropout
 from bertkit.model.encoder import Encoder
@@ -28,24 +29,31 @@ class TaskNetwork(nn.Module):
 
     def __init__(self, config: Config, task: Task):
         super().__init__()
-        self.encoder = Encoder(config.with_(pooler=task.pooled))
+        self.encoder = Encoder(config.with_(pooler=task.pooled and not task.settings.features))
         self.dropout = Dropout(config.dropout)
-        joined = 3 if task.loss == "vectors" else 1  # similarity judges (u, v, |u - v|)
-        self.output = nn.Linear(joined * config.width, task.outputs)
+        self.output = nn.Linear(self.read_width(config, task), task.outputs)
         self.loss = LOSSES[task.loss]
         self.smoothing = 0.0
         self.register_buffer("weights", torch.ones(task.outputs), persistent=False)
         initialize(self.output, config.init_std)
+
+    def read_width(self, config: Config, task: Task) -> int:
+        """The width of what the last map reads."""
+        return 3 * config.width if task.loss == "vectors" else config.width  # similarity judges (u, v, |u - v|)
 
     def forward(self, data: TaskBatch) -> Tensor:
         return torch.stack(self.loss(self.logits(data), data, self))  # [2]
 
     def logits(self, data: TaskBatch) -> Tensor:
         """[M, C]"""
-        x = self.encoder(data.batch).index_select(0, data.places)  # [M, D]
+        x = self.read(data).index_select(0, data.places)  # [M, D]
         if self.encoder.pooler is not None:
             x = self.encoder.pooler(x)
         return self.output(self.dropout(x)).float()
+
+    def read(self, data: TaskBatch) -> Tensor:
+        """A vector for each token [T, D]."""
+        return self.encoder(data.batch)
 
 
 class SimilarityNetwork(TaskNetwork):
@@ -58,6 +66,43 @@ class SimilarityNetwork(TaskNetwork):
     def logits(self, data: TaskBatch) -> Tensor:
         """[M, D], one for each text."""
         return pool(self.encoder(data.batch).float(), data, self.pooling)
+
+
+class FeatureNetwork(TaskNetwork):
+    """The feature-based way (section 5.3): the encoder is frozen, and a head of some size reads chosen layers of it."""
+
+    def __init__(self, config: Config, task: Task):
+        super().__init__(config, task)
+        settings = task.settings
+        self.layers, self.mix = settings.features, settings.mix
+        self.shares = nn.Parameter(torch.zeros(len(self.layers))) if self.mix == "weighted" else None
+        self.lstm: nn.LSTM | None = None
+        if settings.lstm:
+            read = config.width * (1 if self.mix == "weighted" else len(self.layers))
+            self.lstm = nn.LSTM(read, settings.lstm, num_layers=2, bidirectional=True, batch_first=True)
+        self.encoder.requires_grad_(False)
+
+    def read_width(self, config: Config, task: Task) -> int:
+        settings = task.settings
+        return 2 * settings.lstm or config.width * (1 if settings.mix == "weighted" else len(settings.features))
+
+    def read(self, data: TaskBatch) -> Tensor:
+        x = (self.features(data.batch) if data.features is None else data.features).to(self.output.weight.dtype)  # [T, n, D]
+        x = x.flatten(1) if self.shares is None else torch.einsum("tnd,n->td", x, self.shares.softmax(0))
+        return x if self.lstm is None else self._in_order(x, data.batch)
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> Tensor:
+        """The frozen encoder's states at the chosen layers, without dropout [T, n, D]."""
+        states = self.encoder.eval().hidden_states(batch)
+        return torch.stack([states[layer] for layer in self.layers], 1)
+
+    def _in_order(self, x: Tensor, batch: Batch) -> Tensor:
+        """Through the LSTM, sequence by sequence."""
+        assert self.lstm is not None
+        sequences = x.split(batch.boundaries.diff().tolist())
+        packed, _ = self.lstm(nn.utils.rnn.pack_sequence(list(sequences), enforce_sorted=False))
+        return torch.cat(nn.utils.rnn.unpack_sequence(packed))
 
 
 def pool(x: Tensor, data: TaskBatch, pooling: str) -> Tensor:
@@ -141,4 +186,6 @@ LOSSES: dict[str, Loss] = {"classes": classes, "flags": flags, "numbers": number
 
 
 def build_network(config: Config, task: Task) -> TaskNetwork:
+    if task.settings.features:
+        return FeatureNetwork(config, task)
     return (SimilarityNetwork if task.loss == "vectors" else TaskNetwork)(config, task)

@@ -6,6 +6,7 @@ A task is a class here in tasks/ and a line in TASKS; the contract tests pick it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -37,6 +38,9 @@ class TaskSettings:
     pooling: str = "mean"  # similarity: mean, cls or max
     objective: str = ""  # similarity: cosine, classes, triplet or negatives
     metrics: tuple[str, ...] = ()  # the headline first; () for the task's own
+    features: tuple[int, ...] = ()  # the encoder stays frozen, and its states of these layers are what the head reads
+    mix: str = "concat"  # of these layers: concat, or weighted for a learned sum
+    lstm: int = 0  # width of a two-layer bidirectional LSTM between features and head; 0 for none
 
 
 class Task(ABC):
@@ -94,9 +98,14 @@ class Task(ABC):
         return list(units) if self.layout.by_unit else [[one] for unit in units for one in unit]
 
 
-def label_set(settings: TaskSettings, found: Sequence[str]) -> TaskSettings:
-    """The labels that were given, or those found, sorted."""
-    labels = settings.labels or tuple(sorted(set(found)))
+def label_set(settings: TaskSettings, found: Sequence[str], records: Sequence[Any] = ()) -> TaskSettings:
+    """The labels that were given, or those found, sorted. One that a single one of the records has cannot be learned."""
+    counts = Counter(found)
+    if once := next((record for record in records if counts[record.label] == 1), None):
+        raise DataError(
+            f"label {once.label!r} occurs once; expected two records at least: merge it, or take it out", once.place
+        )
+    labels = settings.labels or tuple(sorted(counts))
     if len(labels) < 2:
         raise InputError(f"the training records have {len(labels)} labels ({', '.join(labels)}); expected at least two")
     return replace(settings, labels=labels)

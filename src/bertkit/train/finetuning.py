@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertkit.data.inputs import InputFeed
+from bertkit.data.inputs import InputFeed, pack_units
 from bertkit.data.loader import Step
 from bertkit.data.records import fingerprint
 from bertkit.errors import InputError
 from bertkit.model.config import Config
 from bertkit.model.device import flops_per_token
 from bertkit.model.init import initialize
+from bertkit.progress import bar
 from bertkit.tasks.answering import answer_records
-from bertkit.tasks.network import TaskNetwork, build_network
+from bertkit.tasks.network import FeatureNetwork, TaskNetwork, build_network
 from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.checkpoint import State
@@ -94,8 +95,10 @@ def tuning_job(
     config = network.encoder.config
     if recipe.task.max_length > config.positions:
         raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
-    recipe = replace(recipe, compile=recipe.compile and device.type == "cuda" and task.loss != "vectors")
+    recipe = replace(recipe, compile=recipe.compile and device.type == "cuda" and type(network) is TaskNetwork)
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
+    if isinstance(network, FeatureNetwork):
+        feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
     recipe = _resolved(recipe, feed.inputs, config)
     begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
     evaluate = _evaluation(task, tokenizer, dev, recipe) if dev else None
@@ -103,11 +106,41 @@ def tuning_job(
     return Job(run, recipe, network, feed, device, World(), export, begun, evaluate, share, best="model")
 
 
+class FeatureCache:
+    """What a frozen encoder says of every unit: computed once, when first asked for, into a file on disk."""
+
+    def __init__(self, network: FeatureNetwork, inputs: InputFeed, device: torch.device, file: Path):
+        self.network, self.inputs, self.device, self.file = network, inputs, device, file
+        self.ends = np.cumsum(inputs.sizes)
+        self.rows: np.ndarray | None = None  # [T, layers, D]
+
+    def __call__(self, members: np.ndarray) -> torch.Tensor:
+        """The features of the units of these numbers, one after the other."""
+        if self.rows is None:
+            self.rows = self._compute()
+        return torch.from_numpy(np.concatenate([self.rows[self._span(number)] for number in members]))
+
+    def _span(self, number: int) -> slice:
+        return slice(self.ends[number] - self.inputs.sizes[number], self.ends[number])
+
+    @torch.no_grad()
+    def _compute(self) -> np.ndarray:
+        network = self.network
+        shape = (int(self.ends[-1]), len(network.layers), network.encoder.config.width)
+        rows = np.memmap(self.file, np.float32, "w+", shape=shape)
+        with bar("computing features", len(self.inputs.units)) as show:
+            for number, unit in enumerate(self.inputs.units):
+                batch = pack_units([unit], self.inputs.layout).batch.to(self.device)
+                rows[self._span(number)] = network.features(batch).float().cpu().numpy()
+                show(number + 1)
+        return rows
+
+
 def _resolved(recipe: Tuning, inputs: InputFeed, config: Config) -> Tuning:
     """The recipe with its steps, and the learning rate for the model's width."""
     epochs = recipe.epochs or min(10.0, max(3.0, 600 / inputs.steps))
     steps = min(recipe.steps, max(1, round(epochs * inputs.steps)))
-    lr = recipe.optimizer.lr * WIDTH / config.width
+    lr = recipe.optimizer.lr * min(10.0, (WIDTH / config.width) ** 2)
     every = min(recipe.evaluate_every, inputs.steps)
     optimizer, log_every = replace(recipe.optimizer, lr=lr), min(recipe.log_every, max(1, steps // 50))
     compile = recipe.compile and steps >= 200

@@ -117,7 +117,7 @@ class Recipe(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Training):
-    """Fine-tuning. The learning rate is meant for a width of 768; a narrower model gets a higher one in proportion."""
+    """Fine-tuning. The learning rate is meant for a width of 768; it grows with the square of how much narrower a model is."""
 
     name: str = "fine-tuning"
     task: TaskSettings = field(default_factory=TaskSettings)
@@ -216,6 +216,10 @@ def _parse(text: str, kind: Any, name: str) -> Any:
     if name == "phases":
         pairs = (part.partition(":") for part in text.split(","))
         return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b, float, "a share")) for a, _, b in pairs)
+    if typing.get_origin(kind) is tuple:
+        return tuple(_parse(part, typing.get_args(kind)[0], name) for part in text.split(",") if part)
+    if isinstance(kind, types.UnionType) and type(None) in kind.__args__:
+        return None if text.lower() == "none" else _parse(text, kind.__args__[0], name)
     try:
         if kind in (int, float, str):
             return kind(float(text)) if kind is int and "e" in text.lower() else kind(text)

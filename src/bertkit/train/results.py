@@ -115,8 +115,7 @@ def _mistakes(
             wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
         elif (told not in truth) if isinstance(record, Question) and truth else told != (truth if truth != () else ""):
             sure = _sureness(answer)
-            named = (lambda v: labels[v]) if isinstance(told, int) and labels else _spelled
-            wrong.append((sure, record, named(truth), named(told), sure))
+            wrong.append((sure, record, _spelled(truth, labels, record), _spelled(told, labels, record), sure))
     wrong.sort(key=lambda item: -item[0])
     return [
         {"text": " ‖ ".join(texts(record))[:1000], "gold": truth, "answer": told, "probability": sure}
@@ -133,5 +132,13 @@ def _sureness(answer: Any) -> float:
     return float(min(each) if isinstance(each, tuple) else max(each.values() if isinstance(each, dict) else each))
 
 
-def _spelled(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def _spelled(value: Any, labels: Sequence[str], record: Any) -> str:
+    """An answer in words: of a sentence its entities, of flags the labels that are set."""
+    if isinstance(record, Words):
+        found = (f"{' '.join(record.words[a:b])} ({kind})" for kind, a, b in metrics.entities(value))
+        return ", ".join(found) or "nothing"
+    if isinstance(value, tuple) and labels:
+        return ", ".join(label for label, yes in zip(labels, value, strict=True) if yes) or "nothing"
+    if isinstance(value, tuple):
+        return " or ".join(dict.fromkeys(value)) or "no answer"
+    return labels[value] if isinstance(value, int) and labels else str(value) or "no answer"

@@ -1,0 +1,78 @@
+"""Classification without training: a cloze pattern around the text, and the masked head's word for each label.
+
+Some words are likelier than others whatever the text. So each is judged by how much likelier it is here than on average: over
+a few labelled examples if there are any, which also choose the best of several patterns, else beside an empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bertkit.data.records import Record
+from bertkit.errors import ArtifactError, InputError
+from bertkit.model.batch import Batch
+from bertkit.serve.predictor import Model
+from bertkit.tasks.classification import Classified
+from bertkit.tasks.metrics import softmax
+
+
+class Prompt:
+    """A model, its patterns such as "{text} It was [MASK]." and the word that stands for each label."""
+
+    def __init__(self, model: Model, patterns: Sequence[str], words: Mapping[str, str], examples: Sequence[Record] = ()):
+        if getattr(model.network, "masked", None) is None:
+            raise ArtifactError("this model has no masked-language head; prompt needs one that was pre-trained with it")
+        for pattern in patterns:
+            if "{text}" not in pattern or pattern.count("[MASK]") != 1:
+                raise InputError(f"the pattern is {pattern!r}; expected {{text}} and one [MASK] in it")
+        if len(words) < 2 or not patterns:
+            raise InputError(
+                f"{len(patterns)} patterns and {len(words)} labels; expected a pattern, and two labels at least"
+            )
+        self.model, self.labels = model, list(words)
+        self.ids = [_only_piece(model, word) for word in words.values()]
+        ranked = [(self._fit(pattern, examples), pattern) for pattern in patterns]
+        (self.right, self.usual), self.pattern = max(ranked, key=lambda found: found[0][0])
+
+    def classify(self, texts: Sequence[str]) -> list[Classified]:
+        """The likeliest label of each text."""
+        chances = softmax(self._scores(self.pattern, texts) - self.usual)
+        return [
+            Classified(self.labels[int(row.argmax())], float(row.max()), dict(zip(self.labels, row.tolist(), strict=True)))
+            for row in chances
+        ]
+
+    def _fit(self, pattern: str, examples: Sequence[Record]) -> tuple[float, np.ndarray]:
+        """How likely a pattern makes the examples' labels, and each word with it on average."""
+        scores = self._scores(pattern, [example.text for example in examples] or [""])
+        usual = scores.mean(0)
+        chances = softmax(scores - usual)
+        told = [row[self.labels.index(str(one.label))] for row, one in zip(chances, examples, strict=False)]
+        return float(np.mean(told or [0.0])), usual
+
+    def _scores(self, pattern: str, texts: Sequence[str]) -> np.ndarray:
+        """log-probabilities [N, labels] of the labels' words at [MASK]; a text that is too long is cut, the pattern is not."""
+        room = self.model.config.positions - 2
+        pieces = self.model.tokenizer.pieces(list(texts))
+        around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])
+        cut = [
+            text if len(p) + around <= room else text[: p.offsets[room - around - 1, 1]]
+            for text, p in zip(texts, pieces, strict=True)
+        ]
+        filled = [pattern.replace("{text}", text.replace("[MASK]", "mask")) for text in cut]
+        encodings = self.model._encode_texts(filled, truncate=False, read_mask=True)
+        return np.array(self.model._each("prompting", encodings, self._judge))
+
+    def _judge(self, batch: Batch) -> list[list[float]]:
+        places = (batch.ids == self.model.tokenizer.mask).nonzero().flatten()
+        logits = self.model.network.masked_logits(self.model._encoder(batch), places).float()
+        return logits.log_softmax(-1)[:, self.ids].tolist()
+
+
+def _only_piece(model: Model, word: str) -> int:
+    ids = model.tokenizer.pieces([word])[0].ids
+    if len(ids) != 1 or ids[0] == model.tokenizer.unk:
+        raise InputError(f"the word {word!r} is {len(ids)} pieces of this vocabulary; expected a word that is one")
+    return int(ids[0])

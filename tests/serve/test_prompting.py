@@ -1,0 +1,70 @@
+"""Cloze patterns: the label whose word fits best, judged against how likely it is anyway."""
+
+import pytest
+import torch
+
+import bertkit
+from bertkit.data.records import Record
+from bertkit.errors import ArtifactError, InputError
+from bertkit.serve.prompting import Prompt
+from bertkit.text.tokenizer import Tokenizer
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] good bad film it was great poor the a . long".split()
+
+
+@pytest.fixture(scope="module")
+def model():
+    """One that says "great" after "good" and "poor" after "bad", but "poor" a bit more whatever it reads."""
+    model = bertkit.create("tiny", Tokenizer.from_vocabulary(WORDS, cased=False), positions=24)
+    network = model.network
+    network.masked.bias.data[WORDS.index("poor")] = 3.0
+    optimizer = torch.optim.Adam(network.encoder.parameters(), lr=3e-3)
+    from bertkit.data.packing import pack
+
+    for step in range(120):
+        word, told = (("good", "great"), ("bad", "poor"))[step % 2]
+        encoding = model.tokenizer.encode_batch([f"a {word} film . it was [MASK] ."], read_mask=True)[0]
+        batch = pack([encoding.ids])
+        places = (batch.ids == model.tokenizer.mask).nonzero().flatten()
+        logits = network.masked_logits(network.encoder(batch), places)
+        torch.nn.functional.cross_entropy(logits, torch.tensor([WORDS.index(told)])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+LABELS = {"positive": "great", "negative": "poor"}
+PATTERN = "{text} . it was [MASK] ."
+
+
+def test_it_tells_labels_apart(model):
+    answers = Prompt(model, [PATTERN], LABELS).classify(["a good film", "a bad film"])
+    assert [answer.label for answer in answers] == ["positive", "negative"]
+    assert sum(answers[0].probabilities.values()) == pytest.approx(1)
+
+
+def test_examples_choose_the_pattern_and_the_usual_likelihoods(model):
+    examples = [Record("a good film", label="positive"), Record("a bad film", label="negative")]
+    prompt = Prompt(model, ["the [MASK] {text}", PATTERN], LABELS, examples)
+    assert prompt.pattern == PATTERN
+    assert prompt.right > 0.9
+
+
+def test_long_texts_are_cut_and_the_pattern_stays(model):
+    assert len(Prompt(model, [PATTERN], LABELS).classify(["long " * 50])) == 1
+
+
+def test_bad_prompts_get_one_clear_line(model):
+    with pytest.raises(InputError, match=r"expected \{text\} and one \[MASK\]"):
+        Prompt(model, ["it was [MASK]"], LABELS)
+    with pytest.raises(InputError, match="two labels at least"):
+        Prompt(model, [PATTERN], {"positive": "great"})
+    with pytest.raises(InputError, match="expected a word that is one"):
+        Prompt(model, [PATTERN], {"positive": "great", "negative": "very poor"})
+
+
+def test_it_needs_a_masked_head(model):
+    bare = bertkit.create("tiny", Tokenizer.from_vocabulary(WORDS, cased=False), positions=24)
+    bare.network.masked = None
+    with pytest.raises(ArtifactError, match="no masked-language head"):
+        Prompt(bare, [PATTERN], LABELS)
