@@ -216,7 +216,7 @@ def choose(
 
 
 @app.command(
-    epilog='Example: bertkit prompt "A waste of time." --words good=great,bad=terrible --pattern "{text} It was [MASK]." -m M'
+    epilog='Example: bertkit prompt "A waste." -m M --words good=great,bad=terrible --pattern "{text} It was [MASK]."'
 )
 def prompt(
     model: ModelName,

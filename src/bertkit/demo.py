@@ -1,31 +1,36 @@
-"""`bertkit demo`: the journey on embedded data, as far as the package goes today."""
+"""`bertkit demo`: the journey on embedded data, from text to a fine-tuned model."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 
 import bertkit
-from bertkit.stories import stories
+from bertkit.stories import stories, trades
 
 if TYPE_CHECKING:
     from bertkit.data.store import Store
+    from bertkit.serve.predictor import Model
 
 SENTENCE = "Mara is a baker in Elmford. Every morning she goes to the bakery and kneads the dough."
 
+ASKED = "In the evening she carries the horseshoes to the farmers."
+
 
 def run_demo(folder: Path | None, *, steps: int | None = None, seed: int = 0) -> None:
-    """Text → vocabulary → store → a pre-trained BERT → answers. Leaves its files in `folder`, if given."""
+    """Text → vocabulary → store → a pre-trained BERT → answers → a fine-tuned one. Its files stay in `folder`, if given."""
     with tempfile.TemporaryDirectory() as scratch:
         console = Console(highlight=False, soft_wrap=True)
         _journey(folder or Path(scratch), console, steps, seed)
         console.print(
-            f"{folder / 'run' / 'report.html'} tells more" if folder else "--out FOLDER keeps the model and its report"
+            f"the reports in {folder}/run and {folder}/trades-pre-trained tell more"
+            if folder
+            else "--out FOLDER keeps the model and its report"
         )
 
 
@@ -59,7 +64,29 @@ def _journey(folder: Path, console: Console, steps: int | None, seed: int) -> No
     console.print(
         f"   next        her own story goes on: {follows:.0%}; somebody else's: {strange:.0%} (this takes longer to learn)"
     )
+    _fine_tune(folder, console, model)
     console.print(f"done in {time.perf_counter() - begin:.0f} s")
+
+
+def _fine_tune(folder: Path, console: Console, model: Model) -> None:
+    """Learns trades from sentences at work, is asked about finished goods; once pre-trained, once not."""
+    for name, count, finished in (("train", 160, False), ("dev", 160, True)):
+        rows = [("text", "label"), *trades(count, seed=finished, finished=finished)]
+        (folder / f"{name}.csv").write_text("".join(f'"{text}",{label}\n' for text, label in rows), encoding="utf-8")
+    console.print(
+        "[bold]6 fine-tune[/]   which trade? 160 sentences at work to learn from, 160 about finished goods to answer"
+    )
+    bertkit.create("tiny", model.tokenizer, positions=128).save(folder / "untrained")
+    files: dict[str, Any] = dict(train=folder / "train.csv", dev=folder / "dev.csv", device="cpu", quiet=True)
+    settings = ["epochs=20", "optimizer.lr=1e-4", "max_length=64"]
+    scores = {}
+    for name, source in (("pre-trained", folder / "run" / "model"), ("untrained", folder / "untrained")):
+        results = bertkit.finetune("classification", source, folder / f"trades-{name}", settings=settings, **files)
+        scores[name] = results["metrics"]["accuracy"]
+    told = ", ".join(f"{name} {score:.0%}" for name, score in scores.items())
+    console.print(f"               right: {told} (by chance {1 / 8:.0%})")
+    answer = bertkit.load(folder / "trades-pre-trained" / "model", device="cpu").classify(ASKED)
+    console.print(f"   classify    {ASKED} → {answer.label} {answer.probability:.0%}", markup=False)
 
 
 def unigram_entropy(store: Store) -> float:

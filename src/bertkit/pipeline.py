@@ -1,7 +1,7 @@
 """READ THIS FIRST: the journey, a function a stage.
 
 - text ─learn_vocabulary→ tokenizer ─prepare→ store ─pretrain→ a model
-- a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (finetune.py has the story)
+- a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (tuning.py has the story)
 - somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
 """
 
@@ -110,10 +110,10 @@ def pretrain(
 
 
 def finetune(what: str, model: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
-    """Fine-tunes a model for a task or a named set; the options are those of `bertkit.finetune.finetune`."""
-    from bertkit import finetune as story
+    """Fine-tunes a model for a task or a named set; the options are those of `tuning.finetune`."""
+    from bertkit import tuning
 
-    return story.finetune(what, model, out, **options)
+    return tuning.finetune(what, model, out, **options)
 
 
 def evaluate(

@@ -74,3 +74,19 @@ def story(draw: random.Random) -> list[str]:
     draw.shuffle(parts)
     closing = draw.choice((f"So the days of the {trade} go by.", f"{name} is happy with {them} life in {town}."))
     return [opening, *(sentence for part in parts for sentence in part), closing]
+
+
+def trades(count: int, seed: int = 0, *, finished: bool = False) -> Iterator[tuple[str, str]]:
+    """Sentences and the trade they are about, which is not named: at work, or when the work is finished.
+
+    No noun of the one kind occurs in the other; who has read stories knows that bread comes from flour.
+    """
+    for index in range(count):
+        draw = random.Random(f"trades:{seed}:{index}")
+        they, name = draw.choice(("he", "she")), draw.choice(list(PEOPLE))
+        trade, (place, material, work, product, buyers) = draw.choice(list(TRADES.items()))
+        at_work = (
+            f"Every morning {they} goes to the {place} and {work}.",
+            f"Nobody in the {place} knows more about {material} than {name}.",
+        )
+        yield f"In the evening {they} carries the {product} to {buyers}." if finished else draw.choice(at_work), trade

@@ -1,7 +1,7 @@
 """Classification without training: a cloze pattern around the text, and the masked head's word for each label.
 
-Some words are likelier than others whatever the text. So each is judged by how much likelier it is here than on average: over
-a few labelled examples if there are any, which also choose the best of several patterns, else beside an empty text.
+Some words are likelier than others whatever the text. So each is judged by how much likelier it is here than on average:
+over a few labelled examples if there are any, which also choose the best of several patterns, else beside an empty text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Prompt:
         return float(np.mean(told or [0.0])), usual
 
     def _scores(self, pattern: str, texts: Sequence[str]) -> np.ndarray:
-        """log-probabilities [N, labels] of the labels' words at [MASK]; a text that is too long is cut, the pattern is not."""
+        """log-probabilities [N, labels] of the labels' words at [MASK]; what is cut is the text, not the pattern."""
         room = self.model.config.positions - 2
         pieces = self.model.tokenizer.pieces(list(texts))
         around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])

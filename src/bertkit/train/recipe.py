@@ -117,7 +117,7 @@ class Recipe(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Training):
-    """Fine-tuning. The learning rate is meant for a width of 768; it grows with the square of how much narrower a model is."""
+    """Fine-tuning. The learning rate is meant for a width of 768, and grows with the square of how much narrower one is."""
 
     name: str = "fine-tuning"
     task: TaskSettings = field(default_factory=TaskSettings)

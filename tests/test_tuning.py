@@ -13,7 +13,7 @@ import bertkit
 from bertkit.data.readers import Columns
 from bertkit.data.sets import SETS, find_file
 from bertkit.errors import DataError, InputError, TrainingError
-from bertkit.finetune import finetune, parse_grid
+from bertkit.tuning import finetune, parse_grid
 from bertkit.text.tokenizer import Tokenizer
 
 QUICK = ["steps=4", "optimizer.lr=1e-4", "task.max_length=32"]
@@ -114,10 +114,10 @@ def test_another_task_first(model, reviews, tmp_path):
 
 def test_evaluation_of_a_file(model, reviews, tmp_path):
     tune(model, tmp_path / "r", reviews)
-    found = bertkit.pipeline.evaluate(tmp_path / "r" / "model", reviews, columns=Columns(text="review", label="stars"))
+    found = bertkit.evaluate(tmp_path / "r" / "model", reviews, columns=Columns(text="review", label="stars"))
     assert set(found["metrics"]) == {"accuracy"}
     with pytest.raises(InputError, match="is not fine-tuned"):
-        bertkit.pipeline.evaluate(model, reviews)
+        bertkit.evaluate(model, reviews)
 
 
 def test_wrong_columns_and_unknown_tasks_are_named(model, reviews, tmp_path):
@@ -169,7 +169,7 @@ DATA = os.environ.get("BERTKIT_DATA")
 @pytest.mark.parametrize("name", [name for name in SETS if name not in ("glue/mnli", "glue/ax", "xnli", "swag")])
 def test_two_steps_on_every_published_set(name, model, tmp_path, monkeypatch):
     """Two steps on the whole training set; of dev, the first records."""
-    from bertkit import finetune as story
+    from bertkit import tuning as story
 
     real = story.read_set
 
