@@ -13,8 +13,8 @@ import bertkit
 from bertkit.data.readers import Columns
 from bertkit.data.sets import SETS, find_file
 from bertkit.errors import DataError, InputError, TrainingError
-from bertkit.tuning import finetune, parse_grid
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.tuning import finetune, parse_grid
 
 QUICK = ["steps=4", "optimizer.lr=1e-4", "task.max_length=32"]
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +121,7 @@ def evaluate(
     data: Path | str,
     *,
     split: str = "dev",
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, str] | None = None,
     bad: str = "stop",
     device: str = "auto",
 ) -> dict[str, Any]:
@@ -144,7 +144,12 @@ def evaluate(
 
 
 def check_data(
-    files: Sequence[Path | str], task: str, model: str | None, *, columns: Columns | None = None, max_length: int = 128
+    files: Sequence[Path | str],
+    task: str,
+    model: str | None,
+    *,
+    columns: Columns | Mapping[str, str] | None = None,
+    max_length: int = 128,
 ) -> dict[str, Any]:
     """What there is to know of a task's files before training; pieces are counted by a model's tokenizer, or in words."""
     from bertkit.bundle.hub import find_model

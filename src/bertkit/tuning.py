@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -63,7 +63,7 @@ def finetune(
     train: Path | str | None = None,
     dev: Path | str | None = None,
     data_dir: Path | str | None = None,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, str] | None = None,
     settings: Sequence[str] = (),
     search: str | None = None,
     restarts: int = 1,
@@ -106,7 +106,7 @@ def read_data(
     train: Path | str | None,
     dev: Path | str | None,
     data_dir: Path | str | None,
-    columns: Columns | None,
+    columns: Columns | Mapping[str, str] | None,
     bad: str | None,
 ) -> tuple[Tuning, Data]:
     """The recipe and records of a named set, or of a task with files of one's own."""

@@ -2,6 +2,7 @@
 sees every unit once."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -213,6 +214,16 @@ def test_an_epoch_sees_every_unit_once(seed, many, batch, row_tokens, name):
     own = [sum(map(len, unit)) for unit in units]
     for row in (row for step in seen(feed) for row in step):
         assert len(row) <= max(row_tokens, max(own))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(16, 60))
+def test_rows_are_as_full_as_can_be(seed, row_tokens):
+    """Each row but the last of a step had no room for the unit that comes next."""
+    units = made_up("first", np.random.default_rng(seed), 30)
+    rows, _ = feed_of(units, LAYOUTS["first"], batch=30, row_tokens=row_tokens).rows(0)
+    for row, after in pairwise(rows):
+        assert row.tokens + int(after.batch.boundaries[1]) > row_tokens
 
 
 def test_a_row_longer_than_asked_holds_a_single_unit_or_fits_the_longest():

@@ -1,5 +1,7 @@
 """Windows over long texts: everything is seen, nothing is too long, and parts stay in their places."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -38,7 +40,7 @@ def test_windows_cover_everything_and_overlap_as_asked(count, room, data):
     assert all(window.stop - window.start == room for window in windows[:-1])
     assert windows[-1].stop == count and windows[-1].stop - windows[-1].start <= room
     assert all(window.stop < count for window in windows[:-1])  # none after the end is reached
-    for one, other in zip(windows[:-2], windows[1:-1], strict=True):
+    for one, other in pairwise(windows):
         assert one.stop - other.start == room - stride
 
 

@@ -146,7 +146,10 @@ def plain_losses(objective, vectors, targets, network):
     return loss, right
 
 
-@pytest.mark.parametrize(("objective", "per_unit"), [("cosine", 2), ("classes", 2), ("triplet", 3), ("negatives", 2), ("negatives", 3)])  # fmt: skip
+SIZES = [("cosine", 2), ("classes", 2), ("triplet", 3), ("negatives", 2), ("negatives", 3)]
+
+
+@pytest.mark.parametrize(("objective", "per_unit"), SIZES)
 @settings(deadline=None, max_examples=20)
 @given(seeds, st.integers(1, 6), st.sampled_from(["mean", "max", "cls"]))
 def test_each_objective_is_its_formula(objective, per_unit, seed, many, pooling):

@@ -204,7 +204,8 @@ def test_a_row_shorter_than_an_example_is_refused(store):
 
 def test_a_run_of_two_phases_logs_both(tmp_path):
     folder = made_up_store(tmp_path / "s", 60, longest=30).path
-    recipe = replace(SMALL_RUN, steps=4, log_every=1, evaluate_every=2, phases=(Phase(length=32, share=0.5), Phase(length=48, share=0.5)))  # fmt: skip
+    phases = (Phase(length=32, share=0.5), Phase(length=48, share=0.5))
+    recipe = replace(SMALL_RUN, steps=4, log_every=1, evaluate_every=2, phases=phases)
     bertkit.pretrain(folder, tmp_path / "r", recipe=recipe, device="cpu", quiet=True)
     rows = metrics(tmp_path / "r")
     assert [row["phase"] for row in rows if "masked_loss" in row] == [0, 0, 1, 1]

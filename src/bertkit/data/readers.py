@@ -15,7 +15,7 @@ import csv
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -62,7 +62,7 @@ class BadRow(Exception):
 def read_records(
     path: Path | str,
     task: str,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, str] | None = None,
     *,
     classes: Collection[str] = (),
     labelled: bool = True,
@@ -73,7 +73,8 @@ def read_records(
         raise InputError(f'no task "{task}"{did_you_mean(task, TASKS)}; expected {_names(TASKS)}')
     if bad not in ("stop", "skip"):
         raise InputError(f'bad rows can be met with "stop" or "skip", not {bad!r}')
-    table = Table(Path(path), task, columns or Columns(), classes, labelled, bad)
+    named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))  # type: ignore[arg-type]
+    table = Table(Path(path), task, named, classes, labelled, bad)
     for number, (line, row) in enumerate(_rows(table)):
         if number == 0:
             table.columns = _resolve(table, list(row))
