@@ -88,7 +88,8 @@ def test_a_search_tries_all_and_keeps_the_best(model, reviews, tmp_path):
 def test_an_ensemble_answers_together(model, reviews, tmp_path):
     results = tune(model, tmp_path / "r", reviews, ensemble=3)
     assert [row["seed"] for row in results["search"]] == [0, 1, 2]
-    assert results["ensemble"] == 3
+    assert len(results["ensemble"]["members"]) == 3
+    assert 0 <= results["ensemble"]["metrics"]["accuracy"] <= 1
 
 
 def test_settings_of_the_method(model, reviews, tmp_path):

@@ -33,7 +33,8 @@ class DataError(BertkitError, ValueError):
     """A data file that cannot be read, with the line where it went wrong."""
 
     def __init__(self, message: str, path: Path | str, line: int | None = None):
-        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+        place = f"{path}:{line}: " if line else f"{path}: " if path else ""
+        super().__init__(f"{place}{message}")
 
 
 class ConfigError(BertkitError, ValueError):

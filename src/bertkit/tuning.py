@@ -90,10 +90,14 @@ def finetune(
         shutil.rmtree(run / "model", ignore_errors=True)
         shutil.copytree(ranked[0].run / "model", run / "model")
         shutil.copy(ranked[0].run / "metrics.jsonl", run / "metrics.jsonl")
-    members = [load_bundle(plan.run / "model") for plan in ranked[:ensemble]]
-    results = _finish(run, members, data, where, recipe, str(model))
+    best = load_bundle(run / "model")
+    results = _finish(run, best, data, where, recipe, str(model))
     tried = [_tried(plan) for plan in plans] if len(plans) > 1 else None
-    results |= {"search": tried, "settings": asdict(ranked[0].recipe), "ensemble": ensemble}
+    results |= {"search": tried, "settings": asdict(ranked[0].recipe)}
+    members = [best, *(load_bundle(plan.run / "model") for plan in ranked[1:ensemble])]
+    if ensemble > 1:
+        together = task.score(data.dev, answer_all(members, data.dev, where, recipe))
+        results["ensemble"] = {"members": [str(plan.run) for plan in ranked[:ensemble]], "metrics": together}
     _write_json(run / "results.json", results)
     write_task_report(run)
     if what in SETS and data_dir is not None:
@@ -156,7 +160,7 @@ def _plans(recipe: Tuning, run: Path, search: str | None, seeds: int) -> list[Pl
         changed = change(recipe, [f"{name}={value}" for name, value in zip(grid, values, strict=True)])
         tried += [replace(changed, seed=recipe.seed + seed) for seed in range(seeds)]
     if len(tried) == 1:
-        return [Plan(recipe, run)]
+        return [Plan(tried[0], run)]
     return [Plan(one, run / "runs" / f"{number:03d}") for number, one in enumerate(tried)]
 
 
@@ -174,7 +178,7 @@ def _tune(
     plan: Plan, task: Task, source: Bundle, model: str, data: Data, device: torch.device, *, fork: bool, quiet: bool
 ) -> Plan:
     """Trains one plan to its end, or takes up what is there of it."""
-    network = tuned_network(plan.recipe, task, source.network, data.train.records)
+    network = tuned_network(plan.recipe, task, source.network, data.train.records, source.task)
     provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": fingerprint(data.train.records)}
     bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
     train = data.train.records
@@ -186,18 +190,15 @@ def _tune(
     return replace(plan, recipe=recipe, score=state.best)
 
 
-def _finish(
-    run: Path, members: list[Bundle], data: Data, device: torch.device, recipe: Tuning, model: str
-) -> dict[str, Any]:
+def _finish(run: Path, bundle: Bundle, data: Data, device: torch.device, recipe: Tuning, model: str) -> dict[str, Any]:
     """Calibrates the artifact on dev, writes it, and tells what it is worth."""
-    bundle = members[0]
-    answers = answer_all(members, data.dev, device, recipe)
+    answers = answer_all([bundle], data.dev, device, recipe)
     assert bundle.task is not None
     settings, fitted = calibrate(bundle.task, data.dev, answers)
     if settings != bundle.task.settings:
         bundle.task = type(bundle.task)(settings)
         save_bundle(bundle, run / "model")
-        answers = answer_all(members, data.dev, device, recipe)
+        answers = answer_all([bundle], data.dev, device, recipe)
     found = summarize(bundle.task, data.dev, answers)
     about = {
         "train": {

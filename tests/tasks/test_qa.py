@@ -109,7 +109,7 @@ def test_windows_without_the_answer_point_to_cls():
 
 def test_every_piece_of_the_context_is_in_a_window_and_the_question_in_all():
     context = " ".join("abcdefghijklmnopqrstuvwxyz")
-    (unit,) = asked(max_length=13, stride=5).units([Question("where is the cat ?", context)], TOKENIZER)
+    (unit,) = asked(max_length=16, stride=5).units([Question("where is the cat ?", context)], TOKENIZER)
     begins = {int(a) for one in unit for a, b in one.origin[one.segments == 1] if b > a}
     assert begins == set(range(0, len(context), 2))
     question = pieces_of(TOKENIZER, "where is the cat ?").ids.tolist()
@@ -121,9 +121,9 @@ def test_long_questions_are_cut():
     assert [int((one.segments == 0).sum()) for one in unit] == [7] * len(unit)
 
 
-def test_a_question_that_leaves_no_room_is_refused():
-    with pytest.raises(InputError, match="room for one"):
-        asked(max_length=24, question_length=64).units([Question("where ? " * 30, "the cat sat")], TOKENIZER)
+def test_a_long_question_leaves_half_of_the_room():
+    (unit,) = asked(max_length=24, question_length=64).units([Question("where ? " * 30, "the cat sat")], TOKENIZER)
+    assert all((one.segments == 0).sum() <= 12 for one in unit)
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\n\t", "\xa0\u3000"])
@@ -158,7 +158,7 @@ def test_the_best_spans_are_those_of_a_look_at_all(context, length, stride, long
     wanted = brute_force(units[0], logits[0], longest)
     null = min(float(values[0].sum()) for values in logits[0])
     if not wanted:
-        assert answer.text == "" and answer.best == [] and answer.null_margin == np.inf
+        assert answer.text == "" and answer.best == [] and answer.null_margin > 1000
         return
     ranked = sorted(wanted.values(), reverse=True)
     assert wanted[answer.begin, answer.end] == pytest.approx(ranked[0])
@@ -281,10 +281,9 @@ def test_a_context_of_which_no_piece_is_left_has_no_answer(context, threshold):
     units = task.units([record], TOKENIZER)
     (answer,) = task.answers([record], units, [[np.zeros((len(one), 2)) for one in units[0]]])
     assert answer[:3] == ("", 0, 0) and answer.best == [] and answer.probability == 1.0
-    assert answer.null_margin == np.inf
+    assert answer.null_margin > 1000
 
 
-@pytest.mark.xfail(strict=True, reason="a margin of infinity is written as Infinity, which is not JSON")
 def test_a_margin_can_be_written_as_json():
     task, record = asked(threshold=0.0), Question("where ?", "\u200b")
     units = task.units([record], TOKENIZER)
@@ -311,10 +310,8 @@ def test_silence_is_learned_where_some_questions_have_no_answer():
     assert learn(TaskSettings(threshold=2.0), [plain, silent]).threshold == 2.0
     assert learn(TaskSettings(threshold=2.0), [plain]).threshold == 2.0
     assert learn(TaskSettings(stride=7), [plain]).stride == 7
-    assert learn(TaskSettings(), [plain]).stride == 128
 
 
-@pytest.mark.xfail(strict=True, reason="a stride of 128 in sequences of 64 leaves windows without any overlap")
 def test_with_the_usual_stride_short_answers_are_whole_in_some_window():
     words = [f"{a}{b}" for a in LETTERS for b in "0123456789"][:150]
     context = " ".join(words)

@@ -122,8 +122,9 @@ def test_context_stays_in_the_document_and_is_what_stands_around(texts, length, 
         assert left == before[len(before) - len(left) :]
         assert right == after[: len(right)]
         free = length - 2 - len(bare[index])
-        assert len(left) == min(free // 2, len(before))
-        assert len(right) == min(free - free // 2, len(after))
+        assert len(left) + len(right) == min(free, len(before) + len(after))
+        assert len(left) >= min(free // 2, len(before))
+        assert len(right) >= min(free - free // 2, len(after))
 
 
 @settings(deadline=None)
@@ -138,8 +139,10 @@ def test_around_takes_the_nearest_pieces_on_both_sides(sizes, room, data):
     mine = [one for one, document in zip(pieces, documents, strict=True) if document == documents[index]]
     first, last = mine[0][0][0], mine[-1][0][-1] + 1
     begin, end = ends[index] - sizes[index], ends[index]
-    assert before.tolist() == list(range(max(first, begin - room // 2), begin))
-    assert after.tolist() == list(range(end, min(last, end + room - room // 2)))
+    right = min(last - end, max(room - room // 2, room - (begin - first)))
+    left = min(begin - first, room - right)
+    assert before.tolist() == list(range(begin - left, begin))
+    assert after.tolist() == list(range(end, end + right))
 
 
 def test_a_lone_sentence_has_no_context():
@@ -176,7 +179,6 @@ def test_a_single_piece_beside_the_frame_is_room_enough():
     assert [one.origin.tolist() for one in unit] == [[0], [1], [], []]
 
 
-@pytest.mark.xfail(strict=True, raises=InputError, reason="half of a room of one is a stride of nought")
 def test_the_usual_stride_works_for_the_shortest_windows():
     (unit,) = tagging(max_length=3).units([Words(("cat", "abc"))], TOKENIZER)
     assert {word for one in unit for word in one.origin} == {0, 1}
@@ -219,7 +221,6 @@ def test_in_a_batch_each_word_is_still_at_its_place(network):
     assert len(list(answer_records([network], task, TOKENIZER, records, find_device("cpu"), budget=20))) == 3
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="a batch of windows inside one long word has no places to count")
 def test_a_word_longer_than_several_windows_is_answered(network):
     record = Words(("cat", "." * 60))
     (answer,) = answer_records([network], tagging(max_length=12), TOKENIZER, [record], find_device("cpu"), budget=12)

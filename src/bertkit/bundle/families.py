@@ -162,7 +162,7 @@ def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | Non
     ordered = tuple(str(labels[key]) for key in sorted(labels, key=int))
     told = [task for task in tasks if PROBLEMS.get(task) == settings.get("problem_type")]
     task = told[0] if told else "regression" if tasks[0] == "classification" and len(ordered) == 1 else tasks[0]
-    return TaskSettings(task=task, labels=() if task in ("qa", "choice") else ordered, stride=128 if task == "qa" else 0)
+    return TaskSettings(task=task, labels=() if task in ("qa", "choice") else ordered)
 
 
 def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:

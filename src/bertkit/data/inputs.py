@@ -17,7 +17,7 @@ from torch import Tensor
 from bertkit.data.draws import permute
 from bertkit.data.examples import EPOCH
 from bertkit.data.packing import Shapes, pack_row
-from bertkit.data.windows import NOTHING, Input, Layout
+from bertkit.data.windows import NOTHING, Input, Layout, known
 from bertkit.model.batch import Batch
 
 Unit = Sequence[Input]
@@ -64,11 +64,13 @@ def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = No
     places = np.concatenate([one.places + begin for one, begin in zip(inputs, begins, strict=True)])
     groups = np.repeat(np.arange(len(counts)), counts)
     targets = _targets(units, inputs, layout, np.cumsum(counts) - counts)
-    count = int((targets != NOTHING).reshape(len(targets), -1).any(1).sum())
+    told = known(targets)
+    count = int((told.any(1) if told.ndim > 1 else told).sum())
     if shapes:
         room = int(layout.capacity * shapes.budget) or batch.sequences
         places, groups = _filled(places, room, 0), _filled(groups, room, batch.sequences)
-        targets = _filled(targets, batch.sequences if layout.picks else room, NOTHING)
+        filler = float("nan") if targets.dtype.kind == "f" else NOTHING
+        targets = _filled(targets, batch.sequences if layout.picks else room, filler)
     tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in (places, groups, targets)]
     return TaskBatch(batch, tensors[0], tensors[1], tensors[2], count, len(ids))
 
@@ -82,21 +84,19 @@ def _targets(units: Sequence[Unit], inputs: list[Input], layout: Layout, begins:
     return np.where(picked == NOTHING, NOTHING, picked + begins[:, None])
 
 
-def _filled(values: np.ndarray, size: int, filler: int) -> np.ndarray:
+def _filled(values: np.ndarray, size: int, filler: float) -> np.ndarray:
     return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
 
 
 class InputFeed:
-    """Steps of `batch` units over and over, each epoch in another order, packed in rows of at most `row_tokens`."""
+    """Steps of `batch` units over and over, each epoch in another order; rows hold `row_tokens`, or the longest unit."""
 
-    def __init__(
-        self, units: Sequence[Unit], layout: Layout, *, batch: int, seed: int, row_tokens: int, fixed: bool, grids: bool
-    ):
+    def __init__(self, units: Sequence[Unit], layout: Layout, *, batch: int, seed: int, row_tokens: int, grids: bool):
         self.units, self.layout, self.batch, self.seed, self.grids = units, layout, batch, seed, grids
         self.sizes = np.array([sum(map(len, unit)) for unit in units], np.int64)
         self.row_tokens = max(row_tokens, int(self.sizes.max()))
         self.steps = -(-len(units) // batch)  # of an epoch
-        self.shapes = self._choose_shapes() if fixed else []
+        self.shapes = list[Shapes]()
         self.features: Callable[[np.ndarray], Tensor] | None = None  # of units by number, where they were computed before
 
     def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
@@ -120,15 +120,15 @@ class InputFeed:
             yield members[begin:end]
             begin = end
 
-    def _choose_shapes(self) -> list[Shapes]:
-        """A few sizes of rows that fit what the first epoch will ask for, and one that fits all."""
+    def fix_shapes(self) -> None:
+        """Chooses a few sizes of rows that fit what the first epoch will ask for, and one that fits all."""
         rows = (part for step in range(self.steps) for part in self._parts(self._members(0, step * self.batch)))
         totals = [self.sizes[part].sum() for part in rows]
         longest = 2 ** max(4, (max(len(one) for unit in self.units for one in unit) - 1).bit_length())
         most = min(self.row_tokens, int(np.sort(self.sizes)[-self.batch :].sum()))
         inputs = self.batch * max(map(len, self.units)) + 0.5
         sizes = {max(longest, -(-int(size) // 128) * 128) for size in [*np.quantile(totals, [0.3, 0.7, 0.98]), most]}
-        return [Shapes(size, (longest,), crowding=inputs * longest / size) for size in sorted(sizes)]
+        self.shapes = [Shapes(size, (longest,), crowding=inputs * longest / size) for size in sorted(sizes)]
 
     def _pack(self, members: np.ndarray) -> TaskBatch:
         fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)

@@ -43,6 +43,11 @@ class Layout:
     capacity: float = 0.0  # places for each token of a fixed row; 0: one for each sequence
 
 
+def known(targets: np.ndarray) -> np.ndarray:
+    """Where there is a target: numbers that are no number, and classes that are NOTHING, are none."""
+    return ~np.isnan(targets) if targets.dtype.kind == "f" else targets != NOTHING
+
+
 def cut_windows(count: int, room: int, stride: int) -> Iterator[slice]:
     """Parts of at most `room` that begin every `stride`, up to one that reaches the end."""
     if room < 1 or not 1 <= stride <= room:

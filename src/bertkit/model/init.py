@@ -12,3 +12,5 @@ def initialize(module: nn.Module, std: float) -> None:
             nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
         if isinstance(layer, nn.Linear) and layer.bias is not None and not layer.bias.is_meta:
             nn.init.zeros_(layer.bias)
+        if isinstance(layer, nn.LayerNorm) and not layer.weight.is_meta:
+            layer.reset_parameters()

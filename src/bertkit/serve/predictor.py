@@ -186,7 +186,8 @@ class Model:
         if isinstance(texts, str):
             return self.tag([texts])[0]
         spans = [_words(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
-        records = [Words(tuple(text[a:b] for a, b in words)) for text, words in zip(texts, spans, strict=True)]
+        found = enumerate(zip(texts, spans, strict=True))
+        records = [Words(tuple(text[a:b] for a, b in words), document=number) for number, (text, words) in found]
         answers = self.answer(records, "tagging")
         return [_entities(*found) for found in zip(texts, spans, answers, strict=True)]
 

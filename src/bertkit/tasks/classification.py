@@ -40,9 +40,9 @@ class Classification(Task):
 
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
         check_texts(records, lambda record: record.text)
-        paired = any(record.pair is not None for record in records)
         first = tokenizer.pieces([record.text for record in records])
-        second = tokenizer.pieces([record.pair or "" for record in records]) if paired else [None] * len(first)
+        partners = iter(tokenizer.pieces([record.pair for record in records if record.pair is not None]))
+        second = [None if record.pair is None else next(partners) for record in records]
         length, stride = self.settings.max_length, self.settings.stride
         return [
             [Input.of(window, self.target(record)) for window in text_windows(tokenizer, a, b, length, stride)]
@@ -86,7 +86,7 @@ class Multilabel(Classification):
     def target(self, record: Record) -> Any:
         labels = self.settings.labels
         if record.label is None:
-            return np.full((1, len(labels)), NOTHING, np.float32)
+            return np.full((1, len(labels)), np.nan, np.float32)
         chosen = {number_of(label, labels, record) for label in record.label}  # type: ignore[union-attr]
         return np.array([[index in chosen for index in range(len(labels))]], np.float32)
 
@@ -117,7 +117,7 @@ class Regression(Classification):
         return replace(settings, labels=("number",))
 
     def target(self, record: Record) -> Any:
-        return np.array([[NOTHING if record.label is None else record.label]], np.float32)
+        return np.array([[np.nan if record.label is None else record.label]], np.float32)
 
     def answer(self, logits: np.ndarray) -> Any:
         return float(logits[0])

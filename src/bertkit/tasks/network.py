@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.windows import NOTHING
+from bertkit.errors import InputError
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.dropout import Dropout
@@ -133,18 +134,18 @@ def classes(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tens
 
 def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """Any number of classes of each place; right is who has all of them."""
-    known = (data.targets != NOTHING).float()
+    known = ~data.targets.isnan()
     each = F.binary_cross_entropy_with_logits(
-        logits, data.targets.clamp(min=0), pos_weight=network.weights, reduction="none"
+        logits, data.targets.nan_to_num(), pos_weight=network.weights, reduction="none"
     )
-    right = ((logits > 0) == (data.targets > 0.5)).all(1) & known.all(1).bool()
+    right = ((logits > 0) == (data.targets > 0.5)).all(1) & known.all(1)
     return (each * known).mean(1).sum(), right.sum().float()
 
 
 def numbers(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """A number at each place; right is within a half."""
-    known = data.targets != NOTHING
-    off = torch.where(known, logits - data.targets, 0)
+    known = ~data.targets.isnan()
+    off = torch.where(known, logits - data.targets.nan_to_num(), 0)
     return off.square().sum(), ((off.abs() < 0.5) & known).sum().float()
 
 
@@ -166,17 +167,18 @@ def vectors(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tens
     assert isinstance(network, SimilarityNetwork)
     targets = data.targets  # [G]
     first, second, *third = logits.view(len(targets), -1, logits.shape[1]).unbind(1)  # [G, D] each
-    known = (targets != NOTHING).float()
     if network.objective == "classes":
         scores = network.output(torch.cat([first, second, (first - second).abs()], 1))
-        each = F.cross_entropy(scores, targets.long(), ignore_index=NOTHING, reduction="none")
-        return each.sum(), (scores.argmax(1) == targets).sum().float()
+        wanted = targets.nan_to_num(NOTHING).long()
+        each = F.cross_entropy(scores, wanted, ignore_index=NOTHING, reduction="sum")
+        return each, (scores.argmax(1) == wanted).sum().float()
     if network.objective == "triplet":
         near, far = (first - second).norm(dim=1), (first - third[0]).norm(dim=1)
-        return ((near - far + 1).relu() * known).sum(), ((near < far) * known).sum()
+        return (near - far + 1).relu().sum(), (near < far).sum().float()
     if network.objective == "cosine":
-        off = F.cosine_similarity(first, second) - targets
-        return (off.square() * known).sum(), ((off.abs() < 0.1) * known).sum()
+        known = ~targets.isnan()
+        off = torch.where(known, F.cosine_similarity(first, second) - targets.nan_to_num(), 0)
+        return off.square().sum(), ((off.abs() < 0.1) & known).sum().float()
     scores = 20 * F.normalize(first) @ F.normalize(torch.cat([second, *third])).T  # [G, G or 2 G]
     own = torch.arange(len(scores), device=scores.device)
     return F.cross_entropy(scores, own, reduction="sum"), (scores.argmax(1) == own).sum().float()
@@ -186,6 +188,10 @@ LOSSES: dict[str, Loss] = {"classes": classes, "flags": flags, "numbers": number
 
 
 def build_network(config: Config, task: Task) -> TaskNetwork:
-    if task.settings.features:
+    if layers := task.settings.features:
+        if task.loss == "vectors":
+            raise InputError("similarity trains the encoder itself; features are for other tasks")
+        if bad := [layer for layer in layers if not -config.layers - 1 <= layer <= config.layers]:
+            raise InputError(f"features has layer {bad[0]}; expected 0 (embeddings) to {config.layers}, or from -1 on")
         return FeatureNetwork(config, task)
     return (SimilarityNetwork if task.loss == "vectors" else TaskNetwork)(config, task)

@@ -52,7 +52,7 @@ class QuestionAnswering(Task):
     def learn(cls, settings: TaskSettings, records: Sequence[Question]) -> TaskSettings:
         """Where some questions have no answer, the model may say so."""
         may_pass = any(record.impossible for record in records) and settings.threshold is None
-        return replace(settings, stride=settings.stride or 128, threshold=0.0 if may_pass else settings.threshold)
+        return replace(settings, threshold=0.0 if may_pass else settings.threshold)
 
     def units(self, records: Sequence[Question], tokenizer: Tokenizer) -> list[list[Input]]:
         check_texts(records, lambda record: record.question)
@@ -60,8 +60,9 @@ class QuestionAnswering(Task):
         contexts = {record.context: None for record in records}
         pieces = dict(zip(contexts, tokenizer.pieces(list(contexts)), strict=True))
         questions = tokenizer.pieces([record.question for record in records])
+        most = min(self.settings.question_length, (self.settings.max_length - 3) // 2)  # half is for the context
         return [
-            self._inputs(record, question[: self.settings.question_length], pieces[record.context], tokenizer)
+            self._inputs(record, question[:most], pieces[record.context], tokenizer)
             for record, question in zip(records, questions, strict=True)
         ]
 
@@ -69,7 +70,8 @@ class QuestionAnswering(Task):
         room = self.settings.max_length - 3 - len(question)
         span = _pieces_of(record, context) if record.answers else None
         inputs = []
-        for part in cut_windows(len(context), room, min(self.settings.stride or room, room)):
+        stride = min(self.settings.stride or min(128, max(1, room // 2)), room)
+        for part in cut_windows(len(context), room, stride):
             encoding = tokenizer.join(question, context[part])
             target = [NOTHING, NOTHING] if span is None and not record.impossible else [0, 0]
             if span and part.start <= span[0] and span[1] < part.stop:
@@ -90,7 +92,7 @@ class QuestionAnswering(Task):
         ranked = sorted(spans.items(), key=lambda item: -item[1])[:BEST]
         chances = softmax(np.array([score for _, score in ranked] + [null]) / self.settings.temperature)
         best = [Span(record.context[a:b], a, b, float(p)) for ((a, b), _), p in zip(ranked, chances, strict=False)]
-        margin = null - ranked[0][1] if ranked else np.inf
+        margin = null - (ranked[0][1] if ranked else -1e4)
         if not best or (self.settings.threshold is not None and margin > self.settings.threshold):
             return Answered("", 0, 0, float(chances[-1]), best, float(margin))
         return Answered(*best[0], best, float(margin))

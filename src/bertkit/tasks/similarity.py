@@ -4,66 +4,105 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bertkit.data.records import Record
-from bertkit.data.windows import NOTHING, Input, Layout
+from bertkit.data.windows import Input, Layout
 from bertkit.errors import DataError, InputError
+from bertkit.tasks.metrics import pearson, spearman
 from bertkit.tasks.task import Task, TaskSettings, check_texts, number_of
 from bertkit.text.tokenizer import Tokenizer
 
 OBJECTIVES = ("cosine", "classes", "triplet", "negatives")
 
 
+class Compared(NamedTuple):
+    """The cosine of two texts; where partners are to be found, by how much it exceeds that with the likest wrong one."""
+
+    similarity: float
+    margin: float
+
+
 class Similarity(Task):
     layout: ClassVar[Layout] = Layout(by_unit=True)
     loss: ClassVar[str] = "vectors"
     pooled: ClassVar[bool] = False
-    figures: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
         """The objective that the records ask for: numbers → cosine, classes → classes, triplets or nothing → negatives."""
         labels = {record.label for record in records}
-        numbers = all(isinstance(label, float) for label in labels)
-        told = "cosine" if numbers else "negatives" if labels == {None} else "classes"
-        objective = settings.objective or told
+        numbers = all(isinstance(label, float | int) for label in labels)
+        objective = settings.objective or ("cosine" if numbers else "negatives" if labels == {None} else "classes")
         if objective not in OBJECTIVES:
             raise InputError(f"objective is {objective!r}; expected one of {', '.join(OBJECTIVES)}")
         if objective == "triplet" and any(record.negative is None for record in records):
             raise InputError("triplets need a negative for every text; name its column, or take objective=negatives")
-        classes = tuple(sorted(map(str, labels))) if objective == "classes" else ()
-        return replace(settings, objective=objective, labels=settings.labels or classes)
+        if objective in ("cosine", "classes") and None in labels:
+            raise InputError("some pairs have a label and some have none; expected one for each, or none at all")
+        if objective == "classes":
+            return replace(settings, objective=objective, labels=settings.labels or tuple(sorted(map(str, labels))))
+        largest = max((abs(float(label)) for label in labels if isinstance(label, float | int)), default=1.0)
+        return replace(settings, objective=objective, scale=max(1.0, largest) if objective == "cosine" else 1.0)
 
     @property
     def outputs(self) -> int:
         """Of the map that is there for training alone; what is decoded are the vectors."""
         return max(1, len(self.settings.labels))
 
+    @property
+    def headline(self) -> str:
+        return "accuracy" if self.settings.objective in ("triplet", "negatives") else "spearman"
+
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
         check_texts(records, lambda record: record.text)
         third = self.settings.objective in ("triplet", "negatives") and all(r.negative is not None for r in records)
-        return [[self._input(text, record, tokenizer) for text in _texts(record, third)] for record in records]
+        texts = [_texts(record, third) for record in records]
+        pieces = iter(tokenizer.pieces([text for several in texts for text in several]))
+        length = self.settings.max_length
+        return [
+            [Input.of(tokenizer.join(next(pieces), max_length=length), self._target(record)) for _ in several]
+            for record, several in zip(records, texts, strict=True)
+        ]
 
-    def _input(self, text: str, record: Record, tokenizer: Tokenizer) -> Input:
-        target: Any = NOTHING if record.label is None else record.label
-        if self.settings.objective == "classes" and record.label is not None:
-            target = number_of(record.label, self.settings.labels, record)
-        elif self.settings.objective in ("triplet", "negatives"):
-            target = 0.0
-        return Input.of(tokenizer.encode(text, max_length=self.settings.max_length), np.array([target], np.float32))
+    def _target(self, record: Record) -> np.ndarray:
+        """[1], no number where nothing is known; pairs and triplets without labels need none."""
+        value: Any = np.nan if record.label is None else record.label
+        if self.settings.objective in ("triplet", "negatives"):
+            value = 1.0
+        elif self.settings.objective == "classes" and record.label is not None:
+            value = number_of(str(record.label), self.settings.labels, record)
+        return np.array([value / self.settings.scale], np.float32)
 
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
-        """How similar the two texts are, from -1 to 1."""
-        return [_cosine(found[0][0], found[1][0]) for found in logits]
+        first, second = (_unit(np.stack([found[side][0] for found in logits])) for side in (0, 1))
+        own = (first * second).sum(1)
+        if self.headline != "accuracy":
+            others = own
+        elif len(logits[0]) > 2:
+            others = (first * _unit(np.stack([found[2][0] for found in logits]))).sum(1)
+        else:
+            scores = first @ second.T
+            np.fill_diagonal(scores, -1.0)
+            others = scores.max(1)
+        return [Compared(float(a), float(a - b)) for a, b in zip(own, others, strict=True)]
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
-        """Similarities as given; of classes, how high a class stands in the order of labels."""
+        """Similarities as given; of classes, how high a class stands in the order of labels; else that partners belong."""
         if self.settings.objective == "classes":
-            return [self.settings.labels.index(str(record.label)) for record in records]
-        return [1.0 if record.label is None else record.label for record in records]
+            return [float(self.settings.labels.index(str(record.label))) for record in records]
+        return [1.0 if record.label is None else float(record.label) for record in records]  # type: ignore[arg-type]
+
+    def value(self, answer: Any) -> Any:
+        return float(answer.margin > 0) if self.headline == "accuracy" else answer.similarity
+
+    def score(self, records: Sequence[Record], answers: Sequence[Any]) -> dict[str, float]:
+        gold, found = self.gold(records), [self.value(answer) for answer in answers]
+        if self.headline == "accuracy":
+            return {"accuracy": float(np.mean(found))}
+        return {"spearman": spearman(gold, found), "pearson": pearson(gold, found)}
 
 
 def _texts(record: Record, third: bool) -> list[str]:
@@ -72,5 +111,5 @@ def _texts(record: Record, third: bool) -> list[str]:
     return [record.text, record.pair, *([record.negative] if third and record.negative is not None else [])]
 
 
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return float(a @ b / max(1e-12, float(np.linalg.norm(a) * np.linalg.norm(b))))
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)

@@ -53,7 +53,7 @@ class Tagging(Task):
             before, after = _around(records, sentences, index, room - len(ids))
         whole, firsts = np.concatenate([before, ids, after]), firsts + len(before)
         inputs = []
-        for part in cut_windows(len(whole), room, min(self.settings.stride or room // 2, room)):
+        for part in cut_windows(len(whole), room, min(self.settings.stride or max(1, room // 2), room)):
             words = np.flatnonzero((firsts >= part.start) & (firsts < part.stop))
             framed = np.concatenate([[tokenizer.cls], whole[part], [tokenizer.sep]])
             inputs.append(Input(framed, np.zeros_like(framed), firsts[words] - part.start + 1, targets[words], words))
@@ -71,6 +71,10 @@ class Tagging(Task):
             chances[one.origin[better]] = softmax(values[better] / self.settings.temperature)
         labels = tuple(self.settings.labels[index] for index in chances.argmax(1))
         return Tagged(labels, tuple(chances.max(1).tolist()))
+
+    @property
+    def headline(self) -> str:
+        return self.figures[0]
 
     def gold(self, records: Sequence[Words]) -> list[Any]:
         return [record.labels for record in records]
@@ -98,15 +102,21 @@ def _sentence(record: Words, number: int, pieces: dict[str, np.ndarray], unknown
 def _around(
     records: Sequence[Words], sentences: list[tuple[np.ndarray, np.ndarray]], index: int, room: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pieces of the same document before and after a sentence, as many on either side as fit."""
-    sides = []
-    for step, share in ((-1, room // 2), (1, room - room // 2)):
-        parts, other = list[np.ndarray](), index + step
-        while (
-            0 <= other < len(records) and records[other].document == records[index].document and sum(map(len, parts)) < share
-        ):
-            parts.append(sentences[other][0])
-            other += step
-        joined = np.concatenate([*(parts if step > 0 else parts[::-1]), sentences[index][0][:0]])
-        sides.append(joined[:share] if step > 0 else joined[max(0, len(joined) - share) :])
-    return sides[0], sides[1]
+    """Pieces of the same document before and after a sentence: as many on either side, or more where the other has fewer."""
+    before = _beside(records, sentences, index, -1, room)
+    after = _beside(records, sentences, index, 1, room)
+    right = min(len(after), max(room - len(before), room - room // 2))
+    left = min(len(before), room - right)
+    return before[len(before) - left :], after[:right]
+
+
+def _beside(
+    records: Sequence[Words], sentences: list[tuple[np.ndarray, np.ndarray]], index: int, step: int, room: int
+) -> np.ndarray:
+    """Up to `room` pieces of a document on one side of a sentence, the nearest."""
+    parts, other, size = [sentences[index][0][:0]], index + step, 0
+    while 0 <= other < len(records) and records[other].document == records[index].document and size < room:
+        parts.append(sentences[other][0])
+        size, other = size + len(parts[-1]), other + step
+    joined = np.concatenate(parts if step > 0 else parts[::-1])
+    return joined[:room] if step > 0 else joined[max(0, len(joined) - room) :]

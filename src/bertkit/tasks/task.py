@@ -27,7 +27,7 @@ class TaskSettings:
     task: str = "classification"
     labels: tuple[str, ...] = ()
     max_length: int = 128  # pieces of a sequence
-    stride: int = 0  # pieces from one window of a long text to the next; 0: what is too long is cut off
+    stride: int = 0  # pieces from one window of a long text to the next; 0: cut off, or for tagging and qa the usual one
     question_length: int = 64  # pieces of a question beside its windows
     answer_length: int = 30  # pieces of an answer
     context: bool = False  # tagging: fill sequences up with the sentences around
@@ -37,10 +37,16 @@ class TaskSettings:
     temperature: float = 1.0  # logits are divided by it
     pooling: str = "mean"  # similarity: mean, cls or max
     objective: str = ""  # similarity: cosine, classes, triplet or negatives
+    scale: float = 1.0  # similarity: what labels are divided by
     metrics: tuple[str, ...] = ()  # the headline first; () for the task's own
     features: tuple[int, ...] = ()  # the encoder stays frozen, and its states of these layers are what the head reads
     mix: str = "concat"  # of these layers: concat, or weighted for a learned sum
     lstm: int = 0  # width of a two-layer bidirectional LSTM between features and head; 0 for none
+
+    def __post_init__(self) -> None:
+        for name, known in (("pooling", ("mean", "cls", "max")), ("mix", ("concat", "weighted"))):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
 
 
 class Task(ABC):

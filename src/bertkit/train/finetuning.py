@@ -44,7 +44,6 @@ class TuningFeed:
             batch=recipe.batch,
             seed=recipe.seed,
             row_tokens=recipe.row_tokens,
-            fixed=recipe.compile,
             grids=grids,
         )
 
@@ -61,14 +60,21 @@ class TuningFeed:
         pass
 
 
-def tuned_network(recipe: Tuning, task: Task, source: Any, records: Sequence[Any]) -> TaskNetwork:
-    """A network for the task with the source's encoder, and its head too if it was made for the same labels."""
+def tuned_network(
+    recipe: Tuning, task: Task, source: Any, records: Sequence[Any], source_task: Task | None = None
+) -> TaskNetwork:
+    """A network for the task with the source's encoder, and its head too if it was made for the same task and labels."""
     config: Config = source.encoder.config
+    if recipe.reinit > config.layers or recipe.freeze > config.layers:
+        raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {config.layers} blocks")
+    told = (task.settings.task, task.settings.labels)
+    same = source_task is not None and (source_task.settings.task, source_task.settings.labels) == told
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         network = build_network(config, task)
         mine, theirs = network.state_dict(), source.state_dict()
-        fitting = {name: tensor for name, tensor in theirs.items() if name in mine and tensor.shape == mine[name].shape}
+        wanted = [name for name in theirs if name in mine and (same or name.startswith("encoder."))]
+        fitting = {name: theirs[name] for name in wanted if theirs[name].shape == mine[name].shape}
         if missing := [name for name in mine if "encoder." in name and "pooler" not in name and name not in fitting]:
             raise InputError(f"the model lacks {missing[0]}; expected a whole encoder")
         network.load_state_dict(mine | fitting)
@@ -100,6 +106,8 @@ def tuning_job(
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
     recipe = _resolved(recipe, feed.inputs, config)
+    if recipe.compile:
+        feed.inputs.fix_shapes()
     begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
     evaluate = _evaluation(task, tokenizer, dev, recipe) if dev else None
     share = _shares(config.layers, recipe.layer_decay)
@@ -140,6 +148,7 @@ def _resolved(recipe: Tuning, inputs: InputFeed, config: Config) -> Tuning:
     """The recipe with its steps, and the learning rate for the model's width."""
     epochs = recipe.epochs or min(10.0, max(3.0, 600 / inputs.steps))
     steps = min(recipe.steps, max(1, round(epochs * inputs.steps)))
+    epochs = steps / inputs.steps
     lr = recipe.optimizer.lr * min(10.0, (WIDTH / config.width) ** 2)
     every = min(recipe.evaluate_every, inputs.steps)
     optimizer, log_every = replace(recipe.optimizer, lr=lr), min(recipe.log_every, max(1, steps // 50))
@@ -157,19 +166,18 @@ def _evaluation(
         network: Any = trainer.network
         answers = list(answer_records([network], task, tokenizer, dev, trainer.job.device, **options))
         figures = task.score(dev, answers)
-        epoch = state.step / trainer.job.recipe.steps * recipe.epochs
+        epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both as resolved
         return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]
 
     return evaluate
 
 
 def _freeze(network: TaskNetwork, blocks: int) -> None:
+    """Embeddings and so many blocks stay as they are, or all of them; a pooler goes on learning."""
     encoder = network.encoder
-    if blocks == -1:
-        encoder.requires_grad_(False)
-    elif blocks:
-        for part in (encoder.embeddings, *list(encoder.blocks)[:blocks]):
-            part.requires_grad_(False)
+    frozen = [encoder.embeddings, *list(encoder.blocks)[: None if blocks == -1 else blocks]] if blocks else []
+    for part in frozen:
+        part.requires_grad_(False)
 
 
 def _shares(layers: int, decay: float) -> Callable[[str], float]:
@@ -185,6 +193,8 @@ def _shares(layers: int, decay: float) -> Callable[[str], float]:
 
 def _class_weights(task: Task, records: Sequence[Any]) -> torch.Tensor:
     """Inverse to how often a class occurs, one on average over the records; of several labels, the no's to a yes."""
+    if task.loss not in ("classes", "flags"):
+        raise InputError(f"balance=true weighs classes; {task.settings.task} has none")
     gold = task.gold(records)
     if task.loss == "flags":
         yes = np.array(gold).sum(0)

@@ -31,8 +31,12 @@ class Optimizers:
         adam = torch.optim.AdamW(listed, lr=settings.lr, betas=betas, eps=settings.epsilon, fused=fused)
         self.parts: list[tuple[torch.optim.Optimizer, float]] = [(adam, settings.lr)]
         if by_muon:
+            shares = {share(self.names[matrix]) for matrix in matrices}
+            listed = [
+                {"params": [m for m in matrices if share(self.names[m]) == one], "share": one} for one in sorted(shares)
+            ]
             muon = torch.optim.Muon(
-                matrices, lr=settings.muon_lr, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
+                listed, lr=settings.muon_lr, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
             )
             self.parts.append((muon, settings.muon_lr))
 

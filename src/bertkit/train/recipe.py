@@ -136,8 +136,10 @@ class Tuning(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch < 1 or self.epochs < 0 or not 0 < self.layer_decay <= 1:
-            raise InputError("batch must be at least 1, epochs at least 0, layer_decay above 0 and at most 1")
+        if self.batch < 1 or self.epochs < 0 or self.reinit < 0 or self.freeze < -1:
+            raise InputError("batch must be at least 1, epochs and reinit at least 0, freeze at least -1")
+        if not (0 < self.layer_decay <= 1 and 0 <= self.smoothing < 1):
+            raise InputError("layer_decay must be above 0 and at most 1, smoothing at least 0 and below 1")
 
 
 def rate_factor(schedule: Schedule, progress: float) -> float:

@@ -70,11 +70,12 @@ def _threshold(
 
     threshold, _ = metrics.best_threshold(*part(first))
     f1 = {}
-    for name, value in (("before_f1", 0.0), ("after_f1", threshold)):
+    given = task.settings.threshold or 0.0
+    for name, value in (("before_f1", given), ("after_f1", threshold)):
         truth, found, margin = part(second)
         kept = ["" if m > value else text for text, m in zip(found, margin, strict=True)]
         f1[name] = metrics.squad_scores(truth, kept)["f1"]
-    value = threshold if f1["after_f1"] > f1["before_f1"] else 0.0
+    value = threshold if f1["after_f1"] > f1["before_f1"] else given
     return replace(task.settings, threshold=value), {"threshold": {"value": value, "fitted": threshold, **f1}}
 
 
@@ -113,7 +114,7 @@ def _mistakes(
     for record, answer, truth, told in zip(records, answers, gold, found, strict=True):
         if isinstance(told, float):
             wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
-        elif (told not in truth) if isinstance(record, Question) and truth else told != (truth if truth != () else ""):
+        elif not metrics.answer_exact(truth, told) if isinstance(record, Question) else told != truth:
             sure = _sureness(answer)
             wrong.append((sure, record, _spelled(truth, labels, record), _spelled(told, labels, record), sure))
     wrong.sort(key=lambda item: -item[0])
