@@ -185,6 +185,9 @@ def finetune(
     results = pipeline.finetune(what, model, out, **data, **plan, device=device, quiet=as_json)
     if as_json:
         return print_json({"model": str(out / "model"), "metrics": results["metrics"], "intervals": results["intervals"]})
+    if results["skipped"]:
+        print(f"{results['skipped']:,} bad rows of the training file were left out")
+    print(f"measured on {results['data']['dev']['rows']:,} records, {results['data']['dev']['file']}")
     _print_figures(results)
     print(f"{out / 'model'} is ready; {out / 'report.html'} tells more")
 

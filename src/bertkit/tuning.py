@@ -48,11 +48,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe to try, where, and with what dev figure it ended."""
+    """A recipe to try, where, and with what dev figure and after how many seconds it ended."""
 
     recipe: Tuning
     run: Path
     score: float = float("-inf")
+    seconds: float = 0.0
 
 
 def finetune(
@@ -93,7 +94,9 @@ def finetune(
     best = load_bundle(run / "model")
     results = _finish(run, best, data, where, recipe, str(model))
     tried = [_tried(plan) for plan in plans] if len(plans) > 1 else None
-    results |= {"search": tried, "settings": asdict(ranked[0].recipe)}
+    steps, seconds = ranked[0].recipe.steps, ranked[0].seconds
+    results |= {"search": tried, "settings": asdict(ranked[0].recipe), "seconds": seconds}
+    results |= {"examples_per_second": steps * ranked[0].recipe.batch / max(1e-9, seconds)}
     members = [best, *(load_bundle(plan.run / "model") for plan in ranked[1:ensemble])]
     if ensemble > 1:
         together = task.score(data.dev, answer_all(members, data.dev, where, recipe))
@@ -178,6 +181,7 @@ def _tune(
     plan: Plan, task: Task, source: Bundle, model: str, data: Data, device: torch.device, *, fork: bool, quiet: bool
 ) -> Plan:
     """Trains one plan to its end, or takes up what is there of it."""
+    task = type(task)(plan.recipe.task)
     network = tuned_network(plan.recipe, task, source.network, data.train.records, source.task)
     provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": fingerprint(data.train.records)}
     bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
@@ -187,7 +191,7 @@ def _tune(
     )
     state = fit(replace(job, begun=job.begun | {"model": model}, fork=fork, quiet=quiet))
     recipe: Any = job.recipe
-    return replace(plan, recipe=recipe, score=state.best)
+    return replace(plan, recipe=recipe, score=state.best, seconds=state.elapsed)
 
 
 def _finish(run: Path, bundle: Bundle, data: Data, device: torch.device, recipe: Tuning, model: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
 
 BUDGET = 4096  # tokens of a batch
+SMALL = 4096  # places of a grid below which cutting it up costs more than its empty places
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ class _Grid:
 
 
 def _grids(sizes: np.ndarray, longest: int) -> list[_Grid]:
-    """Sequences by halves of the longest length, so that no grid is more than half empty."""
+    """Sequences by halves of the longest length, so that no grid is more than half empty; if all is small, one grid."""
+    if len(sizes) * longest <= SMALL:
+        return [_Grid(np.arange(len(sizes)), longest, len(sizes))]
     halvings = np.floor(np.log2(longest / sizes)).astype(np.int64)
     groups = [np.flatnonzero(halvings == halving) for halving in np.unique(halvings)]
     return [_Grid(members, int(sizes[members].max()), len(members)) for members in groups]

@@ -119,7 +119,7 @@ class Trainer:
         self.network = (deepcopy(job.network) if job.shard else job.network).to(job.device).train()
         self.names = cast(Network, job.network).names
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
-        self.optimizers = Optimizers(self.network, recipe.optimizer, fused=job.device.type == "cuda", share=job.share)
+        self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share)
         self.started: float | None = None  # the clock starts after the first step, which compiles
         self.window = torch.zeros(len(self.names), device=job.device)
         self.bad = torch.full((), -1, device=job.device)

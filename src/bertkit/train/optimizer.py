@@ -15,7 +15,12 @@ class Optimizers:
     """One or two optimisers over all parameters, stepped together; their state is a table of named tensors."""
 
     def __init__(
-        self, network: nn.Module, settings: Optimizer, *, fused: bool, share: Callable[[str], float] = lambda name: 1.0
+        self,
+        network: nn.Module,
+        settings: Optimizer,
+        *,
+        fused: bool = True,
+        share: Callable[[str], float] = lambda name: 1.0,
     ):
         """`share` is what a parameter of a name gets of the learning rate."""
         self.names: dict[Tensor, str] = {p: name for name, p in network.named_parameters() if p.requires_grad}
