@@ -126,7 +126,7 @@ def test_public_names_resolve():
 
 
 def test_tests_mirror_the_package():
-    words = "__init__ __main__ errors progress stories demo pipeline hub families batch block console asking"
+    words = "__init__ __main__ errors progress stories demo pipeline hub families batch block console"
     covered = (
         "embeddings feedforward init bert fast kernels classification choice answering network"  # by their users' tests
     )

@@ -157,7 +157,9 @@ def check_data(
     from bertkit.data.readers import read_records
     from bertkit.text.tokenizer import Tokenizer
 
-    tables = {str(file): read_records(file, task, columns, bad="skip") for file in files}
+    names = [Path(file).name for file in files]
+    names = names if len(set(names)) == len(names) else list(map(str, files))
+    tables = {name: read_records(file, task, columns, bad="skip") for name, file in zip(names, files, strict=True)}
     return check.check_data(tables, Tokenizer.load(find_model(model)) if model else None, max_length)
 
 

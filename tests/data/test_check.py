@@ -74,7 +74,7 @@ def test_numbers_are_summed_up(tokenizer):
 def test_the_report_reads_well(splits, tokenizer):
     text = "\n".join(describe_check(check_data(splits, tokenizer, max_length=6)))
     for line in (
-        "train: 4 rows of",
+        "train: 4 rows,",
         "1 bad rows skipped",
         "labels: no 2 (50.0%), yes 1 (25.0%), rare 1 (25.0%)",
         "rows over 6 are truncated",

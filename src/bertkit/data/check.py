@@ -49,7 +49,7 @@ def describe_check(report: Mapping[str, Any]) -> list[str]:
     """The report as lines to read."""
     lines = []
     for name, split in report["splits"].items():
-        lines.append(f"{name}: {split['rows']:,} rows of {split['file']}, {split['skipped']:,} bad rows skipped")
+        lines.append(f"{name}: {split['rows']:,} rows, {split['skipped']:,} bad rows skipped")
         lines += [f"  {complaint}" for complaint in split["complaints"]]
         total = sum(split["labels"].values())
         counts = [f"{label} {count:,} ({count / total:.1%})" for label, count in split["labels"].items()]

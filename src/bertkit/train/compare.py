@@ -12,6 +12,8 @@ from bertkit.errors import InputError
 from bertkit.train.page import flat
 from bertkit.train.task_report import interval, read_results, shown
 
+FOLLOWING = ("name", "steps", "evaluate_every", "log_every", "task.labels")  # settings that follow from the data
+
 
 def compare_runs(runs: list[Path]) -> list[dict[str, Any]]:
     """One row a run, in the given order: run, task, set, model, headline, metrics, intervals, seconds, settings."""
@@ -48,8 +50,8 @@ def _differing(all_results: list[dict[str, Any]]) -> list[dict[str, str]]:
     each = [flat(results.get("settings") or {}) for results in all_results]
     for settings, results in zip(each, all_results, strict=True):
         for split, source in (results.get("data") or {}).items():
-            settings[f"data.{split}"] = str(source.get("fingerprint", ""))
-    names = dict.fromkeys(name for settings in each for name in settings)
+            settings[f"data.{split}"] = str(source.get("fingerprint", ""))[:8]
+    names = dict.fromkeys(name for settings in each for name in settings if name not in FOLLOWING)
     differing = [name for name in names if len({settings.get(name, "") for settings in each}) > 1]
     return [{name: settings.get(name, "") for name in differing} for settings in each]
 
