@@ -299,7 +299,7 @@ def test_rows_cut_into_several_give_the_sums_of_one(name, fixed):
 @pytest.mark.parametrize("name", ["first", "words", "spans", "options"])
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 20), st.sampled_from([20, 130, 300, 10_000]))
-def test_fixed_rows_have_at_most_four_shapes_and_always_fit(name, seed, many, batch, row_tokens):
+def test_fixed_rows_have_at_most_two_shapes_and_always_fit(name, seed, many, batch, row_tokens):
     units = made_up(name, np.random.default_rng(seed), many)
     feed = feed_of(units, LAYOUTS[name], batch=batch, row_tokens=row_tokens, fixed=True)
     shapes = set()
@@ -311,7 +311,7 @@ def test_fixed_rows_have_at_most_four_shapes_and_always_fit(name, seed, many, ba
                 grids = tuple(tuple(bucket.tokens.shape) for bucket in row.batch.buckets)
                 tensors = (row.batch.ids, row.batch.boundaries, *(getattr(row, field) for field in FIELDS))
                 shapes.add((*(tuple(tensor.shape) for tensor in tensors), grids, row.batch.longest))
-    assert 1 <= len(shapes) <= 4
+    assert 1 <= len(shapes) <= 2
 
 
 @pytest.mark.parametrize("fixed", [False, True])

@@ -121,14 +121,15 @@ class InputFeed:
             begin = end
 
     def fix_shapes(self) -> None:
-        """Chooses a few sizes of rows that fit what the first epoch will ask for, and one that fits all."""
-        rows = (part for step in range(self.steps) for part in self._parts(self._members(0, step * self.batch)))
-        totals = [self.sizes[part].sum() for part in rows]
+        """Chooses two sizes of rows that fit nearly all steps; a step beyond the larger one is cut into several rows."""
+        steps = range(0, self.steps, max(1, self.steps // 256))
+        totals = [self.sizes[part].sum() for step in steps for part in self._parts(self._members(0, step * self.batch))]
         longest = 2 ** max(4, (max(len(one) for unit in self.units for one in unit) - 1).bit_length())
-        most = min(self.row_tokens, int(np.sort(self.sizes)[-self.batch :].sum()))
+        floor = max(longest, int(self.sizes.max()))
+        sizes = {-(-max(floor, int(size)) // 128) * 128 for size in np.quantile(totals, [0.6, 0.98])}
         inputs = self.batch * max(map(len, self.units)) + 0.5
-        sizes = {max(longest, -(-int(size) // 128) * 128) for size in [*np.quantile(totals, [0.3, 0.7, 0.98]), most]}
         self.shapes = [Shapes(size, (longest,), crowding=inputs * longest / size) for size in sorted(sizes)]
+        self.row_tokens = min(self.row_tokens, max(sizes))
 
     def _pack(self, members: np.ndarray) -> TaskBatch:
         fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)
