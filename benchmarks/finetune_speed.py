@@ -28,18 +28,23 @@ from bertkit.tuning import _recipe_of as recipe_of
 
 CLASSES = {
     "classification": transformers.AutoModelForSequenceClassification,
+    "regression": transformers.AutoModelForSequenceClassification,
+    "tagging": transformers.AutoModelForTokenClassification,
     "qa": transformers.AutoModelForQuestionAnswering,
 }
 
 
 def main() -> None:
-    options = arguments(__doc__, set="glue/sst2", model="", rows=0, epochs=1.0, seeds="0", device="auto", lr=0.0, compile=1)
+    options = arguments(
+        __doc__, set="glue/sst2", model="", rows=0, dev_rows=0, epochs=1.0, seeds="0", device="auto", lr=0.0, compile=1
+    )
     device = find_device(options.device)
     recipe = replace(recipe_of(options.set), epochs=options.epochs, precision="bf16" if device.type == "cuda" else "fp32")
     recipe = replace(recipe, compile=bool(options.compile), row_tokens=32_768 if device.type == "cuda" else 8192)
     train = read_set(options.set, data() / "tasks", "train").records
     train = train[: options.rows] if options.rows else train
     dev = read_set(options.set, data() / "tasks", "dev").records
+    dev = dev[: options.dev_rows] if options.dev_rows else dev
     kind = TASKS[recipe.task.task]
     task = kind(kind.learn(recipe.task, train))
     source = load_bundle(options.model)
@@ -115,7 +120,7 @@ def theirs(recipe, task, source, model, train, dev, device):
         wall = time.perf_counter() - begin
         trainer.save_model(scratch)
         source.tokenizer.write_files(Path(scratch))
-        tuned = load_bundle(scratch).network.to(device)
+        tuned = load_bundle(scratch).network
     half = len(clock.times) // 2
     steady = (len(clock.times) - 1 - half) * recipe.batch / (clock.times[-1] - clock.times[half])
     examples = len(clock.times) * recipe.batch
@@ -136,7 +141,11 @@ def example(one, task) -> dict:
     found = {"input_ids": one.ids.tolist(), "token_type_ids": one.segments.tolist(), "length": len(one)}
     if task.settings.task == "qa":
         return found | {"start_positions": int(one.targets[0]), "end_positions": int(one.targets[1])}
-    return found | {"labels": int(one.targets[0])}
+    if task.settings.task == "tagging":
+        labels = np.full(len(one), -100)
+        labels[one.places] = one.targets
+        return found | {"labels": labels.tolist()}
+    return found | {"labels": one.targets.ravel()[0].item()}
 
 
 def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
@@ -151,6 +160,9 @@ def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
         grid["input_ids"][row, :size] = torch.tensor(one["input_ids"])
         grid["token_type_ids"][row, :size] = torch.tensor(one["token_type_ids"])
         grid["attention_mask"][row, :size] = 1
+    if isinstance(examples[0].get("labels"), list):
+        rows = [one["labels"] + [-100] * (longest - len(one["labels"])) for one in examples]
+        return grid | {"labels": torch.tensor(rows)}
     rest = [name for name in ("labels", "start_positions", "end_positions") if name in examples[0]]
     return grid | {name: torch.tensor([one[name] for one in examples]) for name in rest}
 

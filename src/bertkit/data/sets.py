@@ -32,7 +32,7 @@ class NamedSet:
     bad: str = "stop"
     epochs: int = 3
     batch: int = 32
-    learning_rate: float = 2e-5
+    learning_rate: float = 3e-5
     max_length: int = 128
 
 

@@ -234,8 +234,11 @@ class Model:
         """Sizes, parameters by part, vocabulary and provenance."""
         config, tokenizer = self.config, self.tokenizer
         shape = {name: getattr(config, name) for name in ("layers", "width", "heads", "feedforward", "positions")}
+        task = self.bundle.task.settings if self.bundle.task else None
+        told = {"task": task.task, "labels": list(task.labels), "max_length": task.max_length} if task else {}
         return {
             "family": self.bundle.family.name,
+            **told,
             **shape,
             "parameters": _parameters(self.network),
             "vocabulary": {"pieces": len(tokenizer), "cased": tokenizer.cased, "max_word": tokenizer.max_word},
