@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from support.records import RECORDS
 from tasks.test_task import WORDS
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from bertkit.bundle.bundle import Bundle, save_bundle
 from bertkit.cli import app
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
+from bertkit.tasks.classification import Labelled
 from bertkit.tasks.network import build_network
 from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import Tokenizer
@@ -33,6 +35,7 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     tokenizer = Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS], cased=False)
     config = Config(vocabulary=len(tokenizer), layers=1, width=16, heads=2, feedforward=32, positions=64)
+    torch.manual_seed(0)
     for name, kind in TASKS.items():
         task = kind(kind.learn(TaskSettings(task=name, max_length=32), RECORDS[name]))
         save_bundle(Bundle(build_network(config, task), tokenizer, task=task), folder / name)
@@ -60,3 +63,9 @@ def test_entities_have_their_characters(models):
 def test_an_answer_is_a_part_of_the_context(models):
     answer = json.loads(asked(["ask", "who ?", TEXT, "--json"], models / "qa"))
     assert all(TEXT[span["begin"] : span["end"]] == span["text"] for span in answer["best"])
+
+
+def test_no_label_is_an_answer_too(models, monkeypatch):
+    answer = Labelled((), {"early": 0.1, "odd": 0.2})
+    monkeypatch.setattr("bertkit.serve.predictor.Model.classify", lambda *_: [answer])
+    assert asked(["classify", TEXT], models / "multilabel").startswith("none")

@@ -152,7 +152,10 @@ def classify(
         )
     for text, answer in zip(given, answers, strict=True):
         chances = {} if isinstance(answer, float) else answer.probabilities
-        told = f"{answer:.3f}" if isinstance(answer, float) else ", ".join(getattr(answer, "labels", None) or [answer.label])
+        labels = (
+            [f"{answer:.3f}"] if isinstance(answer, float) else getattr(answer, "labels", (getattr(answer, "label", ""),))
+        )
+        told = ", ".join(labels) or "none"
         ranked = sorted(chances.items(), key=lambda item: -item[1])[:5]
         print(f"{told:<20} {short(text)}" + "".join(f"\n  {name:<18} {chance:6.1%}" for name, chance in ranked))
 
