@@ -24,7 +24,7 @@ from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
-from bertkit.tuning import _recipe_of as recipe_of
+from bertkit.tuning import recipe_of
 
 CLASSES = {
     "classification": transformers.AutoModelForSequenceClassification,

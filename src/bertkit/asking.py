@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,17 +148,13 @@ def classify(
     given = _given(texts, file)
     answers = load(model, device, precision).classify(given, pair)
     if as_json:
-        return print_json(
-            [{"text": t, "answer": a if isinstance(a, float) else a._asdict()} for t, a in zip(given, answers, strict=True)]
-        )
+        return _print_answers(given, answers)
     for text, answer in zip(given, answers, strict=True):
         chances = {} if isinstance(answer, float) else answer.probabilities
-        labels = (
-            [f"{answer:.3f}"] if isinstance(answer, float) else getattr(answer, "labels", (getattr(answer, "label", ""),))
-        )
-        told = ", ".join(labels) or "none"
+        several = hasattr(answer, "labels")
+        told = f"{answer:.3f}" if isinstance(answer, float) else ", ".join(answer.labels) if several else answer.label
         ranked = sorted(chances.items(), key=lambda item: -item[1])[:5]
-        print(f"{told:<20} {short(text)}" + "".join(f"\n  {name:<18} {chance:6.1%}" for name, chance in ranked))
+        print(f"{told or 'none':<20} {short(text)}" + "".join(f"\n  {name:<18} {chance:6.1%}" for name, chance in ranked))
 
 
 @app.command(epilog='Example: bertkit tag "Angela Merkel visited Paris." --model run/model')
@@ -246,9 +243,14 @@ def prompt(
     asked = Prompt(load(model, device, precision), pattern or ["{text} It was [MASK]."], labels, shown)
     answers = asked.classify(given)
     if as_json:
-        return print_json([{"text": t, "answer": a._asdict()} for t, a in zip(given, answers, strict=True)])
+        return _print_answers(given, answers)
     for one, answer in zip(given, answers, strict=True):
         print(f"{answer.label:<16} {answer.probability:6.1%}  {short(one)}")
+
+
+def _print_answers(texts: list[str], answers: Sequence[Any]) -> None:
+    plain = (answer if isinstance(answer, float) else answer._asdict() for answer in answers)
+    print_json([{"text": text, "answer": answer} for text, answer in zip(texts, plain, strict=True)])
 
 
 def _given(texts: list[str] | None, file: Path | None) -> list[str]:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,15 @@ class Data:
     train: Table
     dev: list[Any]
     dev_path: str
-    bad: str | None
+
+    @cached_property
+    def about(self) -> dict[str, dict[str, Any]]:
+        """Files, rows and fingerprints, for the artifact and the report."""
+        files = {"train": (str(self.train.path), self.train.records), "dev": (self.dev_path, self.dev)}
+        return {
+            split: {"file": file, "rows": len(records), "fingerprint": fingerprint(records)}
+            for split, (file, records) in files.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ def read_data(
         if data_dir is None:
             raise InputError(f"{what} needs --data-dir, the folder that holds its files")
         table, held = read_set(what, data_dir, "train", bad), read_set(what, data_dir, "dev", bad)
-        return _recipe_of(what), Data(what, table, held.records, str(held.path), bad)
+        return recipe_of(what), Data(what, table, held.records, str(held.path))
     if what not in TASKS:
         known = [*TASKS, *SETS]
         raise InputError(f"no task or set {what!r}{did_you_mean(what, known)}; expected one of {', '.join(known)}")
@@ -134,17 +143,13 @@ def read_data(
         table.records = [record for record in table.records if part(record, 10) != 0]
         if not held_out or not table.records:
             raise DataError("too few records to hold a tenth of them out; give --dev", table.path)
-        return recipe, Data(what, table, held_out, "a tenth of the training file, by hash", bad)
-    classes = _classes(table.records) if what == "classification" else ()
+        return recipe, Data(what, table, held_out, "a tenth of the training file, by hash")
+    classes = sorted({str(record.label) for record in table.records}) if what == "classification" else ()
     held = read_records(dev, what, columns, classes=classes, bad=bad or "stop")
-    return recipe, Data(what, table, held.records, str(dev), bad)
+    return recipe, Data(what, table, held.records, str(dev))
 
 
-def _classes(records: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(sorted({str(record.label) for record in records}))
-
-
-def _recipe_of(name: str) -> Tuning:
+def recipe_of(name: str) -> Tuning:
     """The paper's settings for a named set."""
     chosen = find_set(name)
     task = replace(Tuning().task, task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
@@ -183,7 +188,7 @@ def _tune(
     """Trains one plan to its end, or takes up what is there of it."""
     task = type(task)(plan.recipe.task)
     network = tuned_network(plan.recipe, task, source.network, data.train.records, source.task)
-    provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": fingerprint(data.train.records)}
+    provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": data.about["train"]["fingerprint"]}
     bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
     train = data.train.records
     job = tuning_job(
@@ -204,24 +209,8 @@ def _finish(run: Path, bundle: Bundle, data: Data, device: torch.device, recipe:
         save_bundle(bundle, run / "model")
         answers = answer_all([bundle], data.dev, device, recipe)
     found = summarize(bundle.task, data.dev, answers)
-    about = {
-        "train": {
-            "file": str(data.train.path),
-            "rows": len(data.train.records),
-            "fingerprint": fingerprint(data.train.records),
-        },
-        "dev": {"file": data.dev_path, "rows": len(data.dev), "fingerprint": fingerprint(data.dev)},
-    }
-    named = data.name if data.name in SETS else None
-    return {
-        "task": settings.task,
-        "set": named,
-        "model": model,
-        **found,
-        **fitted,
-        "data": about,
-        "skipped": data.train.skipped,
-    }
+    named = {"task": settings.task, "set": data.name if data.name in SETS else None, "model": model}
+    return {**named, **found, **fitted, "data": data.about, "skipped": data.train.skipped}
 
 
 def answer_all(members: list[Bundle], records: Sequence[Any], device: torch.device, recipe: Tuning) -> list[Any]:
@@ -236,23 +225,21 @@ def answer_all(members: list[Bundle], records: Sequence[Any], device: torch.devi
 def _hand_in(
     run: Path, name: str, data_dir: Path | str, members: list[Bundle], device: torch.device, recipe: Tuning
 ) -> None:
-    """The official files for dev and whatever test files there are."""
-    for split in find_set(name).files:
-        if split in ("train", "gold"):
-            continue
+    """The official files: GLUE's for its test sets, the others' for dev too; for whatever splits there are."""
+    chosen = find_set(name)
+    also_dev = chosen.task in ("qa", "tagging", "choice")
+    splits = [split for split in chosen.files if split not in ("train", "gold")] if also_dev else chosen.handed_in
+    for split in splits:
         try:
             find_file(name, data_dir, split)
         except DataError:
             continue
         records = read_set(name, data_dir, split).records
-        task = members[0].task
-        assert task is not None
-        answers = answer_all(members, records, device, recipe)
-        _write_official(run / "predictions", name, split, records, answers, task)
+        _write_official(run / "predictions", name, split, records, answer_all(members, records, device, recipe))
 
 
-def _write_official(folder: Path, name: str, split: str, records: list[Any], answers: list[Any], task: Task) -> None:
-    kind = task.settings.task
+def _write_official(folder: Path, name: str, split: str, records: list[Any], answers: list[Any]) -> None:
+    kind = find_set(name).task
     if kind == "qa":
         write_answers(folder / f"{split}.json", records, [answer.text for answer in answers])
         write_answers(folder / f"{split}-null.json", records, [answer.null_margin for answer in answers])
@@ -260,7 +247,7 @@ def _write_official(folder: Path, name: str, split: str, records: list[Any], ans
         write_tags(folder / f"{split}.txt", records, [answer.labels for answer in answers])
     elif kind == "choice":
         write_choices(folder / f"{split}.csv", records, [answer.option for answer in answers])
-    elif split in find_set(name).handed_in:
+    else:
         write_submission(folder, name, split, records, [getattr(answer, "label", answer) for answer in answers])
 
 

@@ -11,6 +11,7 @@ from support.records import RECORDS, SENTENCES
 
 import bertkit
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
+from bertkit.data import readers
 from bertkit.data.inputs import pack_units
 from bertkit.data.records import Record
 from bertkit.errors import ArtifactError, DataError, InputError
@@ -211,3 +212,7 @@ def test_a_model_says_what_it_cannot_do(tokenizer, config, tmp_path):
     assert model.answers() == ["embed", "features", "tag"]
     with pytest.raises(ArtifactError, match="this model is a tagging model; expected one fine-tuned for qa"):
         model.ask("who ?", "the cat")
+
+
+def test_the_readers_know_the_same_tasks():
+    assert set(readers.TASKS) == set(TASKS)

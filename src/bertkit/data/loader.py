@@ -73,6 +73,9 @@ class Loader:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._drop()
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)

@@ -32,6 +32,11 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
 
 
+def wants_grids(device: torch.device, precision: str) -> bool:
+    """Whether attention there works on grids; else a kernel reads the packed row (model/attention.py)."""
+    return device.type != "cuda" or precision == "fp32"
+
+
 def compiled(module: Callable) -> Any:
     """The module as one graph for each of a few fixed shapes.
 

@@ -96,9 +96,9 @@ class Model:
         self.config = self.network.encoder.config
         self.budget = max(budget, self.config.positions)
         self.shapes = _shapes(self.budget, self.config.positions) if compile else None
-        self._encoder: Callable[[Batch], Tensor] = self.network.encoder
+        self.encoder: Callable[[Batch], Tensor] = self.network.encoder
         if compile:
-            self._encoder = compiled(self.network.encoder)
+            self.encoder = compiled(self.network.encoder)
 
     @overload
     def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...  # type: ignore[overload-overlap]
@@ -112,11 +112,11 @@ class Model:
             raise ArtifactError("this model has no masked-language head; fill needs one that was pre-trained with it")
         if not 1 <= top <= self.config.vocabulary:
             raise InputError(f"top is {top}; expected 1 to {self.config.vocabulary:,}")
-        encodings = self._encode_texts(texts, truncate=truncate, read_mask=True)
+        encodings = self.encode_texts(texts, truncate=truncate, read_mask=True)
         for index, encoding in enumerate(encodings):
             if not (encoding.ids == self.tokenizer.mask).any():
                 raise InputError(f"no [MASK] in {_quoted(texts[index])}; write [MASK] where a word is to be filled in")
-        return self._each("filling", encodings, lambda batch: self._fill_batch(batch, top))
+        return self.each("filling", encodings, lambda batch: self._fill_batch(batch, top))
 
     def embed(
         self, texts: Sequence[str], *, pooling: str = "", normalize: bool = False, truncate: bool = False
@@ -125,9 +125,9 @@ class Model:
         pooling = pooling or (self.bundle.task.settings.pooling if self.bundle.task else "mean")
         if pooling not in POOLINGS:
             raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
-        encodings = self._encode_texts(texts, truncate=truncate)
+        encodings = self.encode_texts(texts, truncate=truncate)
         pool = self._pool_first if pooling == "cls" else partial(self._pool, kind=pooling)
-        vectors = np.array(self._each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)
+        vectors = np.array(self.each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
     def features(self, texts: Sequence[str], *, layers: Sequence[int] = (-1,), truncate: bool = False) -> list[Features]:
@@ -135,13 +135,13 @@ class Model:
         count = self.config.layers + 1
         if bad := [layer for layer in layers if not -count <= layer < count]:
             raise InputError(f"no layer {bad[0]}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
-        encodings = self._encode_texts(texts, truncate=truncate)
+        encodings = self.encode_texts(texts, truncate=truncate)
 
         def choose(batch: Batch) -> list[np.ndarray]:
             states = self.network.encoder.hidden_states(batch)
             return _split(torch.stack([states[layer] for layer in layers], 1), batch)
 
-        vectors = self._each("encoding", encodings, choose)
+        vectors = self.each("encoding", encodings, choose)
         return [
             Features([self.tokenizer.vocabulary[i] for i in encoding.ids], encoding.offsets, found.swapaxes(0, 1))
             for encoding, found in zip(encodings, vectors, strict=True)
@@ -159,10 +159,10 @@ class Model:
             raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
 
         def judge(batch: Batch) -> list[float]:
-            logits = self.network.next_logits(self._encoder(batch), batch)
+            logits = self.network.next_logits(self.encoder(batch), batch)
             return logits.float().softmax(-1)[:, 0].tolist()
 
-        return np.array(self._each("judging", self._encode_texts(a, b, truncate=truncate), judge), np.float32)
+        return np.array(self.each("judging", self.encode_texts(a, b, truncate=truncate), judge), np.float32)
 
     @overload
     def classify(self, texts: str, pairs: str | None = None) -> Any: ...  # type: ignore[overload-overlap]
@@ -224,7 +224,7 @@ class Model:
                 raise InputError(f"sequence {index + 1} holds id {bad}; expected 0 to {self.config.vocabulary - 1}")
             self._check_length(len(row), f"sequence {index + 1}")
         encodings = [Encoding(row, np.zeros_like(row), np.zeros((len(row), 2)), np.zeros(len(row), bool)) for row in rows]
-        return self._each("encoding", encodings, lambda batch: _split(self._encoder(batch), batch))
+        return self.each("encoding", encodings, lambda batch: _split(self.encoder(batch), batch))
 
     def save(self, folder: Path | str) -> None:
         """Writes the artifact, whole or not at all."""
@@ -253,7 +253,7 @@ class Model:
         extra = {"fill": self.network.masked, "next": self.network.next}
         return ["embed", "features", *(name for name, head in extra.items() if head is not None)]
 
-    def _encode_texts(
+    def encode_texts(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
     ) -> list[Encoding]:
         """Encodes and checks; what is too long is refused, or cut if so wished."""
@@ -273,7 +273,7 @@ class Model:
             raise InputError(f"{what} has {length} pieces; this model takes 1 to {self.config.positions}{advice}")
 
     @torch.inference_mode()
-    def _each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
+    def each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """Answers batch by batch, returned in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
         done = 0
@@ -291,7 +291,7 @@ class Model:
 
     def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
         places = (batch.ids == self.tokenizer.mask).nonzero().flatten()
-        logits = self.network.masked_logits(self._encoder(batch), places).float()
+        logits = self.network.masked_logits(self.encoder(batch), places).float()
         chances, pieces = logits.softmax(-1).topk(top)
         answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
         owners = torch.searchsorted(batch.boundaries, places.int(), right=True) - 1
@@ -301,12 +301,12 @@ class Model:
         return answers
 
     def _pool(self, batch: Batch, kind: str) -> np.ndarray:
-        x = self._encoder(batch).float()
+        x = self.encoder(batch).float()
         lengths = batch.boundaries.long().diff()
         return torch.segment_reduce(x, kind, lengths=lengths, axis=0).cpu().numpy()
 
     def _pool_first(self, batch: Batch) -> np.ndarray:
-        return self._encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
+        return self.encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
 
 
 def _words(pieces: Pieces, text: str) -> list[tuple[int, int]]:

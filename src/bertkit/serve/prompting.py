@@ -62,12 +62,12 @@ class Prompt:
             for text, p in zip(texts, pieces, strict=True)
         ]
         filled = [pattern.replace("{text}", text.replace("[MASK]", "mask")) for text in cut]
-        encodings = self.model._encode_texts(filled, truncate=False, read_mask=True)
-        return np.array(self.model._each("prompting", encodings, self._judge))
+        encodings = self.model.encode_texts(filled, truncate=False, read_mask=True)
+        return np.array(self.model.each("prompting", encodings, self._judge))
 
     def _judge(self, batch: Batch) -> list[list[float]]:
         places = (batch.ids == self.model.tokenizer.mask).nonzero().flatten()
-        logits = self.model.network.masked_logits(self.model._encoder(batch), places).float()
+        logits = self.model.network.masked_logits(self.model.encoder(batch), places).float()
         return logits.log_softmax(-1)[:, self.ids].tolist()
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from bertkit.data.loader import Step
 from bertkit.data.records import fingerprint
 from bertkit.errors import InputError
 from bertkit.model.config import Config
-from bertkit.model.device import flops_per_token
+from bertkit.model.device import flops_per_token, wants_grids
 from bertkit.model.init import initialize
 from bertkit.progress import bar
 from bertkit.tasks.answering import answer_records
@@ -37,14 +36,13 @@ class TuningFeed:
 
     def __init__(self, recipe: Tuning, task: Task, units: Sequence[Any], config: Config, device: torch.device):
         self.config, self.length = config, recipe.task.max_length
-        grids = device.type != "cuda" or recipe.precision == "fp32"
         self.inputs = InputFeed(
             task.training_units(units),
             task.layout,
             batch=recipe.batch,
             seed=recipe.seed,
             row_tokens=recipe.row_tokens,
-            grids=grids,
+            grids=wants_grids(device, recipe.precision),
         )
 
     def step(self, progress: float, state: State) -> Step:
@@ -53,11 +51,8 @@ class TuningFeed:
     def flops_per_token(self, state: State) -> float:
         return flops_per_token(self.config, self.length // 2, 0.0)
 
-    def __enter__(self) -> TuningFeed:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        pass
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 def tuned_network(

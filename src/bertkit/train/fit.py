@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,11 +47,12 @@ class Network(Protocol):
     def __call__(self, row: Any) -> Tensor: ...
 
 
-class Feed(AbstractContextManager, Protocol):
+class Feed(Protocol):
     """Where the rows come from: a function of how far the run has come, and of the state's phase and cursor."""
 
     def step(self, progress: float, state: State) -> Step: ...
     def flops_per_token(self, state: State) -> float: ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,11 @@ def fit(job: Job) -> State:
     job.world.wait()
     state = trainer.resume()
     recipe = job.recipe
-    with job.feed, Log(job.run, step=state.step, quiet=job.quiet, silent=not job.world.leads) as log, _signals() as stop:
+    with (
+        closing(job.feed),
+        Log(job.run, step=state.step, quiet=job.quiet, silent=not job.world.leads) as log,
+        _signals() as stop,
+    ):
         while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
             trainer.step(state)
             if state.step % recipe.log_every == 0:

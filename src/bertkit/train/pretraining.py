@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
-from bertkit.model.device import autocast, flops_per_token
+from bertkit.model.device import autocast, flops_per_token, wants_grids
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
@@ -27,8 +26,7 @@ class PretrainingFeed:
 
     def __init__(self, recipe: Recipe, store: Store, device: torch.device, world: World, workers: int):
         self.recipe, self.size = recipe, world.size
-        grids = device.type != "cuda" or recipe.precision == "fp32"
-        sources = [_source(recipe, store, index, evaluation=False, grids=grids) for index in range(len(recipe.phases))]
+        sources = [_source(recipe, store, device, index, evaluation=False) for index in range(len(recipe.phases))]
         self.loader = Loader(sources, workers=workers, rank=world.rank, world=world.size)
 
     def step(self, progress: float, state: State) -> Step:
@@ -47,11 +45,8 @@ class PretrainingFeed:
     def flops_per_token(self, state: State) -> float:
         return flops_per_token(self.recipe.config, self.recipe.phases[state.phase].length, self.recipe.masking.rate)
 
-    def __enter__(self) -> PretrainingFeed:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.loader.__exit__(kind, error, trace)
+    def close(self) -> None:
+        self.loader.close()
 
 
 def pretraining_job(
@@ -67,9 +62,8 @@ def pretraining_job(
     """The job, and what fills in some held-out examples for its report."""
     network.encoder.checkpointing = recipe.checkpointing
     feed = PretrainingFeed(recipe, store, device, world, workers)
-    grids = device.type != "cuda" or recipe.precision == "fp32"
     phases = range(len(recipe.phases)) if recipe.held_out else ()
-    held_out = [_source(recipe, store, index, evaluation=True, grids=grids) for index in phases]
+    held_out = [_source(recipe, store, device, index, evaluation=True) for index in phases]
     job = Job(
         run, recipe, network, feed, device, world, export, evaluate=_evaluation(held_out, recipe) if held_out else None
     )
@@ -81,14 +75,14 @@ def pretraining_job(
     return job, samples
 
 
-def _source(recipe: Recipe, store: Store, phase: int, *, evaluation: bool, grids: bool) -> ExampleSource:
+def _source(recipe: Recipe, store: Store, device: torch.device, phase: int, *, evaluation: bool) -> ExampleSource:
     base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
     return ExampleSource(
         store,
         replace(base, length=recipe.phases[phase].length),
         seed=recipe.seed + 1000 * phase + (500 if evaluation else 0),
         tokens=recipe.row_tokens,
-        grids=grids,
+        grids=wants_grids(device, recipe.precision),
         held_out=recipe.held_out,
         evaluation=evaluation,
     )
