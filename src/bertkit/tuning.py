@@ -101,6 +101,7 @@ def finetune(
         shutil.copytree(ranked[0].run / "model", run / "model")
         shutil.copy(ranked[0].run / "metrics.jsonl", run / "metrics.jsonl")
     best = load_bundle(run / "model")
+    best.task = type(task)(ranked[0].recipe.task)  # as it was trained; a run that is taken up again is calibrated anew
     results = _finish(run, best, data, where, recipe, str(model))
     tried = [_tried(plan) for plan in plans] if len(plans) > 1 else None
     steps, seconds = ranked[0].recipe.steps, ranked[0].seconds

@@ -83,6 +83,7 @@ def test_learns_sixteen_records_by_heart(name, tokenizer, config, tmp_path):
     assert score > 0.95
     if kind:
         assert (tmp_path / "r" / "model" / "head.safetensors").exists()
+        assert not (tmp_path / "r" / "features.bin").exists()
         encoder = transformers.BertModel.from_pretrained(tmp_path / "r" / "model", add_pooling_layer=False)
         assert torch.equal(encoder.embeddings.word_embeddings.weight, source.encoder.embeddings.pieces.weight)
 

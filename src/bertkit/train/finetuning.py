@@ -52,7 +52,9 @@ class TuningFeed:
         return flops_per_token(self.config, self.length // 2, 0.0)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Takes away the features that were computed for this run."""
+        if isinstance(self.inputs.features, FeatureCache):
+            self.inputs.features.file.unlink(missing_ok=True)
 
 
 def tuned_network(
