@@ -22,7 +22,7 @@ from bertkit.data.sets import read_set
 from bertkit.model.device import find_device
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
-from bertkit.train.finetuning import tuned_network, tuning_job
+from bertkit.train.finetuning import rate_for_width, tuned_network, tuning_job
 from bertkit.train.fit import fit
 from bertkit.tuning import recipe_of
 
@@ -36,11 +36,24 @@ CLASSES = {
 
 def main() -> None:
     options = arguments(
-        __doc__, set="glue/sst2", model="", rows=0, dev_rows=0, epochs=1.0, seeds="0", device="auto", lr=0.0, compile=1
+        __doc__,
+        set="glue/sst2",
+        model="",
+        rows=0,
+        dev_rows=0,
+        epochs=1.0,
+        seeds="0",
+        device="auto",
+        lr=0.0,
+        compile=0,
+        graphs=1,
+        peer_compile=0,
+        only="",
     )
     device = find_device(options.device)
     recipe = replace(recipe_of(options.set), epochs=options.epochs, precision="bf16" if device.type == "cuda" else "fp32")
-    recipe = replace(recipe, compile=bool(options.compile), row_tokens=32_768 if device.type == "cuda" else 8192)
+    recipe = replace(recipe, compile=bool(options.compile), graphs=bool(options.graphs))
+    recipe = replace(recipe, row_tokens=32_768 if device.type == "cuda" else 8192)
     train = read_set(options.set, data() / "tasks", "train").records
     train = train[: options.rows] if options.rows else train
     dev = read_set(options.set, data() / "tasks", "dev").records
@@ -50,15 +63,18 @@ def main() -> None:
     source = load_bundle(options.model)
     if options.lr:
         width = source.network.encoder.config.width
-        recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=options.lr / min(10, (768 / width) ** 2)))
+        recipe = replace(recipe, optimizer=replace(recipe.optimizer, lr=options.lr / rate_for_width(width)))
     rows = []
     for seed in map(int, options.seeds.split(",")):
+        seeded = replace(recipe, task=task.settings, seed=seed)
         for name, measure in (("bertkit", ours), ("transformers.Trainer", theirs)):
+            if options.only not in name:
+                continue
             gc.collect()
-            found = measure(replace(recipe, task=task.settings, seed=seed), task, source, options.model, train, dev, device)
+            found = measure(seeded, task, source, options, train, dev, device)
             rows.append({"seed": seed, "who": name, **found})
             print(rows[-1], flush=True)
-    for name in ("steady", "end to end"):
+    for name in () if options.only else ("steady", "end to end"):
         ratio = np.mean([r[name] for r in rows if r["who"] == "bertkit"]) / np.mean(
             [r[name] for r in rows if r["who"] != "bertkit"]
         )
@@ -66,7 +82,7 @@ def main() -> None:
     report(f"Fine-tuning {options.set}, {len(train):,} records, examples/s on {_name(device)}", rows)
 
 
-def ours(recipe, task, source, model, train, dev, device):
+def ours(recipe, task, source, options, train, dev, device):
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "r"
         begin = time.perf_counter()
@@ -84,20 +100,20 @@ def ours(recipe, task, source, model, train, dev, device):
         )
 
 
-def theirs(recipe, task, source, model, train, dev, device):
+def theirs(recipe, task, source, options, train, dev, device):
     begin = time.perf_counter()
     units = task.units(train, source.tokenizer)
     dataset = [example(one, task) for unit in units for one in unit]
     transformers.set_seed(recipe.seed)
     labels = {} if recipe.task.task == "qa" else {"num_labels": task.outputs}
-    network = CLASSES[recipe.task.task].from_pretrained(model, **labels)
+    network = CLASSES[recipe.task.task].from_pretrained(options.model, **labels)
     width = network.config.hidden_size
     with tempfile.TemporaryDirectory() as scratch:
         steps = -(-len(dataset) // recipe.batch) * recipe.epochs
         settings = transformers.TrainingArguments(
             scratch,
             per_device_train_batch_size=recipe.batch,
-            learning_rate=recipe.optimizer.lr * min(10, (768 / width) ** 2),
+            learning_rate=recipe.optimizer.lr * rate_for_width(width),
             num_train_epochs=recipe.epochs,
             weight_decay=recipe.optimizer.weight_decay,
             warmup_steps=int(recipe.schedule.warmup * steps),
@@ -106,6 +122,7 @@ def theirs(recipe, task, source, model, train, dev, device):
             bf16=device.type == "cuda",
             use_cpu=device.type == "cpu",
             optim="adamw_torch_fused",
+            torch_compile=bool(options.peer_compile),
             train_sampling_strategy="group_by_length",
             dataloader_num_workers=4 if device.type == "cuda" else 0,
             logging_strategy="no",

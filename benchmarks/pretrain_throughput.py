@@ -28,14 +28,22 @@ DEVICE = torch.device("cuda")
 
 
 def main() -> None:
-    options = arguments(__doc__, size="base", steps=20, row_tokens=131_072, peer_tokens="32768,65536", lengths="128,512")
+    options = arguments(
+        __doc__,
+        size="base",
+        steps=20,
+        row_tokens=131_072,
+        peer_tokens="16384,32768,65536,131072",
+        lengths="128,512",
+        dropouts="0.0,0.1",
+    )
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         store = made_up_store(Path(scratch) / "s", 4000, pieces=30_522, longest=400)
         for length in map(int, options.lengths.split(",")):
             source = ExampleSource(store, ExampleSettings(length=length), seed=0, tokens=options.row_tokens, grids=False)
             data = draw(source, 4)
-            for dropout in (0.0, 0.1):
+            for dropout in map(float, options.dropouts.split(",")):
                 config = sized(options.size, dropout=dropout, attention_dropout=dropout)
                 ours = measure_ours(config, data, options.steps)
                 theirs = max(

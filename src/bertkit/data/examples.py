@@ -6,7 +6,7 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -63,14 +63,13 @@ class PretrainingBatch:
         """What each of the network's sums is a mean over."""
         return (self.hidden, self.pairs, self.hidden, self.pairs)
 
-    def pin_memory(self) -> Self:
-        """The same in memory that the device can copy from while it computes."""
-        pinned = {name: getattr(self, name).pin_memory() for name in ("places", "targets", "labels")}
-        return replace(self, batch=self.batch.pin_memory(), **pinned)
+    def to(self, device: torch.device | str) -> Self:
+        return self.map(lambda tensor: tensor.to(device))
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        moved = {name: getattr(self, name).to(device, non_blocking=non_blocking) for name in ("places", "targets", "labels")}
-        return replace(self, batch=self.batch.to(device, non_blocking=non_blocking), **moved)
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with each tensor changed."""
+        places, targets, labels = change(self.places), change(self.targets), change(self.labels)
+        return replace(self, batch=self.batch.map(change), places=places, targets=targets, labels=labels)
 
 
 class ExampleSource:

@@ -39,17 +39,18 @@ class TaskBatch:
     def counts(self) -> tuple[float, ...]:
         return (self.count, self.count)
 
-    def pin_memory(self) -> Self:
-        """The same in memory that the device can copy from while it computes."""
-        return self._with(self.batch.pin_memory(), Tensor.pin_memory)
+    def to(self, device: torch.device | str) -> Self:
+        return self.map(lambda tensor: tensor.to(device))
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        moved = self.batch.to(device, non_blocking=non_blocking)
-        return self._with(moved, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def _with(self, batch: Batch, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same with each tensor changed."""
         features = None if self.features is None else change(self.features)
-        places, groups, targets = change(self.places), change(self.groups), change(self.targets)
+        batch, places, groups, targets = (
+            self.batch.map(change),
+            change(self.places),
+            change(self.groups),
+            change(self.targets),
+        )
         return replace(self, batch=batch, places=places, groups=groups, targets=targets, features=features)
 
 
@@ -98,6 +99,7 @@ class InputFeed:
         self.steps = -(-len(units) // batch)  # of an epoch
         self.shapes = list[Shapes]()
         self.features: Callable[[np.ndarray], Tensor] | None = None  # of units by number, where they were computed before
+        self._order = (-1, np.zeros(0, np.int64))  # an epoch, and its units
 
     def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
         """The rows of the step at a cursor, and the cursor behind it."""
@@ -107,8 +109,9 @@ class InputFeed:
         return [self._pack(part) for part in self._parts(members)], behind
 
     def _members(self, epoch: int, index: int) -> np.ndarray:
-        chosen = np.arange(index, min(index + self.batch, len(self.units)))
-        return permute(chosen, len(self.units), self.seed, epoch)
+        if self._order[0] != epoch:
+            self._order = (epoch, permute(np.arange(len(self.units)), len(self.units), self.seed, epoch))
+        return self._order[1][index : index + self.batch]
 
     def _parts(self, members: np.ndarray) -> Iterator[np.ndarray]:
         """A step's units, cut where a row is full."""

@@ -42,15 +42,12 @@ class Batch:
         """[B] the place of each sequence's first token, [CLS]."""
         return self.boundaries[:-1].clamp(max=len(self.ids) - 1)  # empty sequences of a fixed shape lie at the end
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+    def to(self, device: torch.device | str) -> Self:
         """The same batch on another device."""
-        return self._with(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self.map(lambda tensor: tensor.to(device))
 
-    def pin_memory(self) -> Self:
-        """The same batch in memory that the device can copy from while it computes."""
-        return self._with(Tensor.pin_memory)
-
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same batch with each of its tensors changed."""
         rows = {name: change(getattr(self, name)) for name in ("ids", "segments", "positions", "boundaries", "order")}
         grids = (Bucket(change(b.tokens), None if b.inside is None else change(b.inside)) for b in self.buckets)
         return replace(self, **rows, buckets=tuple(grids))  # type: ignore[arg-type]

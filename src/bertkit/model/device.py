@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bertkit.errors import InputError
 from bertkit.model.config import Config
@@ -30,6 +31,13 @@ def find_device(name: str) -> torch.device:
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Where matrix products are computed in the given precision."""
     return torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
+
+
+def moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device, to which it is copied while the device computes."""
+    if tensor.device.type == device.type:
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def wants_grids(device: torch.device, precision: str) -> bool:

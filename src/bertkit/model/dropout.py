@@ -1,12 +1,13 @@
 """Dropout: each value is dropped with the given rate, and the rest scaled up.
 
-On CUDA the decision is a hash of the value's place and one random number, a handful of integer instructions that the
+Compiled, the decision is a hash of the value's place and one random number, a handful of integer instructions that the
 compiler fuses into whatever stands beside it, and computes again for the gradient instead of keeping a mask.
 """
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -20,7 +21,9 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
-        return hashed_dropout(x, self.rate) if x.is_cuda else drawn_dropout(x, self.rate)
+        if not x.is_cuda:
+            return drawn_dropout(x, self.rate)
+        return hashed_dropout(x, self.rate) if torch.compiler.is_compiling() else F.dropout(x, self.rate)
 
 
 def drawn_dropout(x: Tensor, rate: float) -> Tensor:

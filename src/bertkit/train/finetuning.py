@@ -28,8 +28,6 @@ from bertkit.train.distributed import World
 from bertkit.train.fit import Job, Trainer
 from bertkit.train.recipe import Tuning
 
-WIDTH = 768  # for which learning rates are stated
-
 
 class TuningFeed:
     """The training records, epoch after epoch."""
@@ -98,12 +96,13 @@ def tuning_job(
     config = network.encoder.config
     if recipe.task.max_length > config.positions:
         raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
-    recipe = replace(recipe, compile=recipe.compile and device.type == "cuda" and type(network) is TaskNetwork)
+    fixed = device.type == "cuda" and type(network) is TaskNetwork  # may rows be filled up to a few shapes?
+    recipe = replace(recipe, compile=recipe.compile and fixed, graphs=recipe.graphs and fixed)
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
     recipe = _resolved(recipe, feed.inputs, config)
-    if recipe.compile:
+    if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
     begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
     evaluate = _evaluation(task, tokenizer, dev, recipe) if dev else None
@@ -141,18 +140,20 @@ class FeatureCache:
         return rows
 
 
+def rate_for_width(width: int) -> float:
+    """What a model of this width wants of the learning rate of one of 768."""
+    return min(10.0, (768 / width) ** 1.5)
+
+
 def _resolved(recipe: Tuning, inputs: InputFeed, config: Config) -> Tuning:
     """The recipe with its steps, and the learning rate for the model's width."""
     epochs = recipe.epochs or min(10.0, max(3.0, 600 / inputs.steps))
     steps = min(recipe.steps, max(1, round(epochs * inputs.steps)))
     epochs = steps / inputs.steps
-    lr = recipe.optimizer.lr * min(10.0, (WIDTH / config.width) ** 2)
+    lr = recipe.optimizer.lr * rate_for_width(config.width)
     every = min(recipe.evaluate_every, inputs.steps)
     optimizer, log_every = replace(recipe.optimizer, lr=lr), min(recipe.log_every, max(1, steps // 50))
-    compile = recipe.compile and steps >= 200
-    return replace(
-        recipe, epochs=epochs, steps=steps, optimizer=optimizer, evaluate_every=every, log_every=log_every, compile=compile
-    )
+    return replace(recipe, epochs=epochs, steps=steps, optimizer=optimizer, evaluate_every=every, log_every=log_every)
 
 
 def _evaluation(

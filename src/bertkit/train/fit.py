@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from bertkit.data.draws import draw
 from bertkit.data.loader import Step
 from bertkit.errors import TrainingError
-from bertkit.model.device import autocast, peak_flops
+from bertkit.model.device import autocast, moved, peak_flops
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World, laid_like, synced, whole
+from bertkit.train.graphs import Recorder
 from bertkit.train.log import Log
 from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Training, rate_factor
@@ -35,8 +36,7 @@ class Row(Protocol):
     def counts(self) -> tuple[float, ...]: ...  # what each of the network's sums is a mean over
     @property
     def tokens(self) -> int: ...
-    def pin_memory(self) -> Self: ...
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> Self: ...
+    def map(self, change: Callable[[Tensor], Tensor]) -> Self: ...
 
 
 class Network(Protocol):
@@ -124,7 +124,8 @@ class Trainer:
         self.network = (deepcopy(job.network) if job.shard else job.network).to(job.device).train()
         self.names = cast(Network, job.network).names
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
-        self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share)
+        self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share, keep=recipe.graphs)
+        self.backward = Recorder(self._backward, self.network.parameters()) if recipe.graphs else self._backward
         self.started: float | None = None  # the clock starts after the first step, which compiles
         self.window = torch.zeros(len(self.names), device=job.device)
         self.bad = torch.full((), -1, device=job.device)
@@ -179,23 +180,26 @@ class Trainer:
 
     def _gradients(self, step: Step, counts: list[float], number: int) -> Tensor:
         sums = torch.zeros(len(self.names), device=self.job.device)
-        losses = [index for index, name in enumerate(self.names) if name.endswith("loss")]
+        weights = zip(self.names, counts, strict=False)  # losses are means, and ranks are averaged
+        shares = [self.job.world.size / max(1.0, count) if name.endswith("loss") else 0.0 for name, count in weights]
         for index, row in enumerate(step.rows):
             seed = draw(self.job.recipe.seed, 7, number, index, self.job.world.rank)[0]
             torch.manual_seed(int(seed >> np.uint64(1)))
             with synced(self.forward, last=index == len(step.rows) - 1):
-                part = self.sums(self.forward, row)
-                loss = torch.stack([part[at] / max(1.0, counts[at]) for at in losses]).sum()
-                (loss * self.job.world.size).backward()
-            sums += part.detach()
+                sums += self.backward(row, torch.tensor(shares))
         return self.job.world.sum(sums)
+
+    def _backward(self, row: Row, shares: Tensor) -> Tensor:
+        """Adds the gradients of a row to those there are; gives its sums."""
+        sums = self.sums(self.forward, row)
+        (sums * shares.to(self.job.device)).sum().backward()
+        return sums.detach()
 
     def sums(self, network: nn.Module, row: Row) -> Tensor:
         """The network's sums over a row, in the recipe's precision; the row is copied while the device computes."""
         device = self.job.device
-        row = row.pin_memory() if device.type == "cuda" else row
         with autocast(device, self.job.recipe.precision):
-            return network(row.to(device, non_blocking=True))
+            return network(row.map(lambda tensor: moved(tensor, device)))
 
     def report(self, state: State, log: Log) -> None:
         """Writes the means since the last report, and stops the run if a loss is no number any more."""

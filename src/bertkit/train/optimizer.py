@@ -21,8 +21,10 @@ class Optimizers:
         *,
         fused: bool = True,
         share: Callable[[str], float] = lambda name: 1.0,
+        keep: bool = False,
     ):
-        """`share` is what a parameter of a name gets of the learning rate."""
+        """`share` is what a parameter of a name gets of the learning rate; `keep` leaves gradients in their place."""
+        self.keep = keep
         self.names: dict[Tensor, str] = {p: name for name, p in network.named_parameters() if p.requires_grad}
         matrices = [p for p, name in self.names.items() if p.ndim == 2 and ".blocks." in f".{name}"]
         by_muon = set(matrices) if settings.kind == "muon" else set()
@@ -51,7 +53,7 @@ class Optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = peak * factor * group.get("share", 1.0)
             optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=not self.keep)
 
     def state(self) -> dict[str, Tensor]:
         """name of the value / name of the parameter → tensor."""

@@ -66,6 +66,7 @@ class Training:
     budget: float = 0.0  # seconds; 0 for none
     precision: str = "bf16"
     compile: bool = True
+    graphs: bool = False  # record the step of each shape of rows as a CUDA graph; for small batches
     checkpointing: bool = False
     evaluate_every: int = 5000
     patience: int = 0  # evaluations without a better score after which a run ends; 0 for none
@@ -117,7 +118,7 @@ class Recipe(Training):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Training):
-    """Fine-tuning. The learning rate is meant for a width of 768, and grows with the square of how much narrower one is."""
+    """Fine-tuning. The learning rate is meant for a width of 768; narrower models get more of it."""
 
     name: str = "fine-tuning"
     task: TaskSettings = field(default_factory=TaskSettings)
@@ -126,6 +127,8 @@ class Tuning(Training):
     epochs: float = 0.0  # 0: three, or up to ten where that makes fewer than 600 steps
     batch: int = 32  # records of a step; of qa, windows
     row_tokens: int = 32_768  # computed at once; the rest of a step is accumulated
+    compile: bool = False  # pays after about a million examples; graphs cost nothing
+    graphs: bool = True
     layer_decay: float = 1.0  # each block's learning rate over that of the block above
     reinit: int = 0  # top blocks that begin anew
     freeze: int = 0  # lower blocks that stay as they are, with the embeddings; -1 for the whole encoder

@@ -1,0 +1,101 @@
+"""Recorded steps: the same losses as without, dropout and several rows a step included, and taken up bit for bit."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.records import RECORDS, SENTENCES
+from support.runs import metrics
+
+from bertkit.model.config import Config
+from bertkit.tasks import TASKS
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.tasks.task import TaskSettings
+from bertkit.text.tokenizer import SPECIALS, Tokenizer
+from bertkit.train.finetuning import tuned_network, tuning_job
+from bertkit.train.fit import Trainer, fit
+from bertkit.train.graphs import Recorder, tensors_of
+from bertkit.train.recipe import Optimizer, Tuning
+
+WORDS = sorted({word for text in [*SENTENCES, "where did it go ? who is animal"] for word in text.split()})
+TOKENIZER = Tokenizer.from_vocabulary([*SPECIALS, *WORDS], cased=False)
+CONFIG = Config(vocabulary=len(TOKENIZER), layers=2, width=64, heads=2, feedforward=128, positions=64)
+on_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def job_of(run: Path, name: str, **changes):
+    kind, records = TASKS[name], RECORDS[name]
+    task = kind(kind.learn(TaskSettings(task=name, max_length=32), records))
+    plain = dict(task=task.settings, precision="bf16", compile=False, epochs=8.0, batch=4, log_every=1)
+    recipe = Tuning(**(plain | dict(optimizer=Optimizer(lr=1e-3)) | changes))
+    torch.manual_seed(5)
+    network = tuned_network(recipe, task, Pretraining(CONFIG), records)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return tuning_job(run, recipe, task, network, TOKENIZER, records, [], device, lambda to: None)
+
+
+@on_cuda
+@pytest.mark.parametrize("rows", [32_768, 40], ids=["one row", "several rows"])
+@pytest.mark.parametrize("name", ["classification", "tagging", "qa"])
+def test_recorded_or_not_the_run_is_the_same(tmp_path, name, rows):
+    plain = job_of(tmp_path / "plain", name, graphs=True, row_tokens=rows)
+    recorded = job_of(tmp_path / "recorded", name, graphs=True, row_tokens=rows)
+    assert plain.feed.inputs.shapes
+    fit(replace(plain, recipe=replace(plain.recipe, graphs=False), quiet=True))
+    fit(replace(recorded, quiet=True))
+    losses = [[row["loss"] for row in metrics(run.run)] for run in (plain, recorded)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@on_cuda
+def test_a_recorded_run_is_taken_up_bit_for_bit(tmp_path):
+    whole = job_of(tmp_path / "whole", "classification", checkpoint_every=5)
+    fit(replace(whole, quiet=True))
+    broken = job_of(tmp_path / "broken", "classification", checkpoint_every=5)
+    trainer = Trainer(broken)
+    broken.run.mkdir()
+    state = trainer.resume()
+    while state.step < 5:
+        trainer.step(state)
+    trainer.checkpoint(state)
+    again = Trainer(job_of(tmp_path / "broken", "classification", checkpoint_every=5))
+    state = again.resume()
+    assert state.step == 5
+    while not again.finished(state):
+        again.step(state)
+    for name, parameter in again.network.named_parameters():
+        torch.testing.assert_close(parameter, whole.network.get_parameter(name), rtol=0, atol=0)
+
+
+@on_cuda
+def test_recording_leaves_no_trace():
+    """Gradients that were there stay, and a second row adds to the first."""
+    weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+    weight.grad = torch.full_like(weight, 10.0)
+
+    def backward(row, shares):
+        total = (weight * row.ids).sum()
+        (total * shares.sum()).backward()
+        return total.detach()
+
+    class Row:
+        def __init__(self, ids):
+            self.ids = ids
+
+        def map(self, change):
+            return Row(change(self.ids))
+
+    recorder = Recorder(backward, [weight])
+    for factor in (1.0, 2.0):
+        assert recorder(Row(factor * torch.arange(3.0)), torch.tensor([2.0])).item() == 3 * factor
+    assert weight.grad.tolist() == [10.0, 16.0, 22.0]
+    assert len(recorder.recordings) == 1
+
+
+def test_the_tensors_of_a_row_come_in_order(tmp_path):
+    row = job_of(tmp_path / "r", "qa").feed.inputs.rows(0)[0][0]
+    found = tensors_of(row)
+    assert any(tensor is row.batch.ids for tensor in found)
+    assert found[-1] is row.targets
+    assert [t.shape for t in found] == [t.shape for t in tensors_of(row.map(torch.clone))]
