@@ -80,8 +80,9 @@ def test_gradients_agree(case):
 
 def their_names(network, tensors):
     from bertkit.bundle import families
+    from bertkit.bundle.members import BERT
 
-    return families.to_hugging_face(tensors, families.BERT, network.encoder.config.layers)[0]
+    return families.to_hugging_face(tensors, BERT, network.encoder.config.layers)[0]
 
 
 def test_attention_weights_agree():

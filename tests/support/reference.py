@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from bertkit.bundle import families
-from bertkit.bundle.families import BERT
+from bertkit.bundle.members import BERT
 from bertkit.tasks.pretraining import Pretraining
 
 

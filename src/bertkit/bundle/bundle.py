@@ -24,6 +24,7 @@ from bertkit.atomic import new_folder
 from bertkit.bundle import families, google
 from bertkit.bundle.families import Family
 from bertkit.bundle.hub import find_model
+from bertkit.bundle.members import BERT, family_of
 from bertkit.errors import ArtifactError, ConfigError
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
@@ -41,7 +42,7 @@ class Bundle:
 
     network: Any  # Pretraining, or TaskNetwork where there is a task
     tokenizer: Tokenizer
-    family: Family = families.BERT
+    family: Family = BERT
     provenance: dict[str, Any] = field(default_factory=dict)
     task: Task | None = None
 
@@ -51,7 +52,7 @@ def load_bundle(name: Path | str) -> Bundle:
     path = find_model(name)
     settings, file = _read_settings(path)
     try:
-        family = families.family_of(settings)
+        family = family_of(settings)
         config = families.read_config(settings, family)
         own = _read_json(file.parent / "bertkit.json")
         task = _task(own.get("task"), families.read_task(settings, family))
@@ -80,8 +81,9 @@ def save_bundle(bundle: Bundle, folder: Path | str) -> None:
     """Writes the artifact, whole or not at all."""
     network, family, task = bundle.network, bundle.family, bundle.task
     config = network.encoder.config
-    settings = {"architectures": [_architecture(network, family)], **families.write_config(config, family)}
-    settings |= {"pad_token_id": bundle.tokenizer.pad, "dtype": "float32"}
+    roles = ("pad", "cls", "sep", "mask")
+    settings = {f"{role}_token_id": getattr(bundle.tokenizer, role) for role in roles} | {"dtype": "float32"}
+    settings |= {"architectures": [_architecture(network, family)], **families.write_config(config, family)}
     settings |= families.write_task(task.settings, family) if task and _head(task) else {}
     told = asdict(task.settings) if task else "pretraining"
     own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
@@ -98,10 +100,10 @@ def save_bundle(bundle: Bundle, folder: Path | str) -> None:
 
 def _architecture(network: Any, family: Family) -> str:
     """The class that transformers reads a network without a task as."""
-    masked, following = (getattr(network, name, None) is not None for name in ("masked", "next"))
-    if network.encoder.config.causal and masked:
-        return family.causal_architecture
-    return family.architectures[masked, following]
+    heads = tuple(name for name in ("masked", "next", "replaced") if getattr(network, name, None) is not None)
+    if network.encoder.config.causal and "masked" in heads:
+        heads = ("causal",)
+    return next(family.classes[known] for known in (heads, heads[:1], ()) if known in family.classes)
 
 
 def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
@@ -192,7 +194,10 @@ def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task 
     with torch.device("meta"):
         network: Any = build_network(config, task) if task else None
         network = network or Pretraining(
-            config.with_(pooler="pooler" in parts), masked="masked" in parts, next_sentence="next" in parts
+            config.with_(pooler="pooler" in parts),
+            masked="masked" in parts,
+            next_sentence="next" in parts,
+            replaced="replaced" in parts,
         )
     expected, name_of = (
         network.state_dict(),

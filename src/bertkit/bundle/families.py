@@ -1,11 +1,14 @@
-"""How Hugging Face spells each family: its config.json and its parameter names, one table each, read both ways."""
+"""How a member of the family is read from Hugging Face's config.json and parameter names, and written back.
+
+bundle/members.py has the tables, one for each member.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -15,130 +18,67 @@ from bertkit.errors import ArtifactError, ConfigError
 from bertkit.model.config import Config
 from bertkit.tasks.task import TaskSettings
 
+Settings = Mapping[str, Any]  # of a config.json
+Table = Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
+
+
+@dataclass(frozen=True)
+class Head:
+    """A fine-tuned model's class, its last linear map, and the map of its pooler, where it has one."""
+
+    name: str
+    output: str
+    pooler: str
+
 
 @dataclass(frozen=True)
 class Family:
     """A kind of encoder as Hugging Face knows it."""
 
     name: str  # model_type
-    keys: Mapping[str, str]  # our setting → their key
+    keys: dict[str, str]  # our setting → their key
     needed: tuple[str, ...]  # keys without which there is no model
-    activations: Mapping[str, str]  # their value → ours; the first of two with one meaning is the one we write
     refused: Mapping[str, tuple[Any, ...]]  # keys that change the computation → the values that leave it ours
-    names: Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
+    names: Table  # of the body
     prefix: str  # what their heads' files put before the body's names
-    architectures: Mapping[tuple[bool, bool], str]  # (masked head, next-sentence head) → class
-    causal_architecture: str  # the class of a left-to-right model with a head over pieces
-    heads: Mapping[str, tuple[str, str]]  # task → class, and what it calls the last linear map
+    pretraining: Table  # of the heads it is pre-trained with
+    decoder: str  # the map to pieces that is tied to their embeddings
+    classes: Mapping[tuple[str, ...], str]  # heads that are there → class
+    heads: Mapping[str, Head]  # task → class
+    pooler: str = ""  # where a body without a task has one
+    required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that must be there, with one of these
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # our settings where a config says nothing
+    constants: Mapping[str, Any] = field(default_factory=dict)  # what a config of ours says beside
+    read: Callable[[Settings], Settings] = dict  # a config with its keys as the table has them
+    write: Callable[[Settings], Settings] = dict  # and back
 
 
-_LAYER = "bert.encoder.layer.{i}"
-
-
-def _pair(ours: str, theirs: str) -> dict[str, str]:
-    """A weight and its bias."""
-    return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")}
-
-
-BERT = Family(
-    name="bert",
-    keys={
-        "vocabulary": "vocab_size",
-        "layers": "num_hidden_layers",
-        "width": "hidden_size",
-        "heads": "num_attention_heads",
-        "feedforward": "intermediate_size",
-        "positions": "max_position_embeddings",
-        "segments": "type_vocab_size",
-        "activation": "hidden_act",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "norm_epsilon": "layer_norm_eps",
-        "init_std": "initializer_range",
-        "causal": "is_decoder",
-    },
-    needed=("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
-    activations={
-        "gelu": "gelu",
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "relu": "relu",
-        "silu": "silu",
-        "swish": "silu",
-    },
-    refused={
-        "position_embedding_type": ("absolute", None),
-        "add_cross_attention": (False, None),
-        "quantization_config": (None,),
-    },
-    names={
-        "encoder.embeddings.pieces.weight": "bert.embeddings.word_embeddings.weight",
-        "encoder.embeddings.segments.weight": "bert.embeddings.token_type_embeddings.weight",
-        "encoder.embeddings.positions.weight": "bert.embeddings.position_embeddings.weight",
-        **_pair("encoder.embeddings.norm", "bert.embeddings.LayerNorm"),
-        **{
-            f"encoder.blocks.{{i}}.attention.qkv.{part}": tuple(
-                f"{_LAYER}.attention.self.{name}.{part}" for name in ("query", "key", "value")
-            )
-            for part in ("weight", "bias")
-        },
-        **_pair("encoder.blocks.{i}.attention.output", f"{_LAYER}.attention.output.dense"),
-        **_pair("encoder.blocks.{i}.attention_norm", f"{_LAYER}.attention.output.LayerNorm"),
-        **_pair("encoder.blocks.{i}.feedforward.input", f"{_LAYER}.intermediate.dense"),
-        **_pair("encoder.blocks.{i}.feedforward.output", f"{_LAYER}.output.dense"),
-        **_pair("encoder.blocks.{i}.feedforward_norm", f"{_LAYER}.output.LayerNorm"),
-        **_pair("encoder.pooler.dense", "bert.pooler.dense"),
-        **_pair("masked.dense", "cls.predictions.transform.dense"),
-        **_pair("masked.norm", "cls.predictions.transform.LayerNorm"),
-        "masked.bias": "cls.predictions.bias",
-        **_pair("next.output", "cls.seq_relationship"),
-    },
-    prefix="bert.",
-    architectures={
-        (True, True): "BertForPreTraining",
-        (True, False): "BertForMaskedLM",
-        (False, True): "BertForNextSentencePrediction",
-        (False, False): "BertModel",
-    },
-    causal_architecture="BertLMHeadModel",
-    heads={
-        "classification": ("BertForSequenceClassification", "classifier"),
-        "multilabel": ("BertForSequenceClassification", "classifier"),
-        "regression": ("BertForSequenceClassification", "classifier"),
-        "tagging": ("BertForTokenClassification", "classifier"),
-        "qa": ("BertForQuestionAnswering", "qa_outputs"),
-        "choice": ("BertForMultipleChoice", "classifier"),
-    },
-)
+ACTIVATIONS = {  # their value → ours; the first of two with one meaning is the one we write
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 PROBLEMS = {  # tasks that share a class
     "classification": "single_label_classification",
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
 
-FAMILIES = {family.name: family for family in (BERT,)}
-
-
-def family_of(settings: Mapping[str, Any]) -> Family:
-    """The family that a config.json names; one without model_type, as Google's are, is BERT."""
-    name = str(settings.get("model_type", "bert"))
-    if name not in FAMILIES:
-        raise ConfigError(f"model_type is {name!r}, which is not supported; supported: {', '.join(FAMILIES)}")
-    return FAMILIES[name]
-
-
 def read_config(settings: Mapping[str, Any], family: Family) -> Config:
     """Our configuration from a config.json. Keys that are not in the table are not read."""
     _check_keys(settings, family)
-    for key, harmless in family.refused.items():
-        if key in settings and settings[key] not in harmless:
-            raise ConfigError(f"{key} is {settings[key]!r}, which is not supported; expected {harmless[0]!r}")
+    settings = family.read(settings)
     values = {ours: settings[theirs] for ours, theirs in family.keys.items() if theirs in settings}
-    activation = str(values.get("activation", "gelu"))
-    if activation not in family.activations:
-        raise ConfigError(f"hidden_act is {activation!r}; expected one of {', '.join(family.activations)}")
+    if "activation" in values:
+        values["activation"] = _activation(values["activation"], family.keys["activation"])
+    values = {**family.defaults, **values}
+    if isinstance(values.get("positions"), int):
+        values["positions"] -= values.get("first_position", 0)
     try:
-        return Config(**values | {"activation": family.activations[activation]})
+        return Config(**values)
     except ConfigError as error:  # in the words of the file
         names = "|".join(family.keys)
         spelled = re.sub(rf"^({names})\b", lambda match: family.keys[match[0]], str(error))
@@ -148,14 +88,22 @@ def read_config(settings: Mapping[str, Any], family: Family) -> Config:
 def write_config(config: Config, family: Family) -> dict[str, Any]:
     """The settings of config.json that our configuration determines."""
     settings = {family.keys[f.name]: getattr(config, f.name) for f in fields(config) if f.name in family.keys}
-    spelled = {ours: theirs for theirs, ours in reversed([*family.activations.items()])}
-    return {"model_type": family.name, **settings, family.keys["activation"]: spelled[config.activation]}
+    spelled = {ours: theirs for theirs, ours in reversed([*ACTIVATIONS.items()])}
+    settings[family.keys["activation"]] = spelled[config.activation]
+    settings[family.keys["positions"]] += config.first_position
+    return {"model_type": family.name, **family.constants, **family.write(settings)}
+
+
+def _activation(theirs: Any, key: str) -> str:
+    if str(theirs) not in ACTIVATIONS:
+        raise ConfigError(f"{key} is {theirs!r}; expected one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[str(theirs)]
 
 
 def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | None:
     """The task of a fine-tuned model that transformers saved; None for any other."""
     names = settings.get("architectures") or [""]
-    tasks = [task for task, (name, _) in family.heads.items() if name == names[0]]
+    tasks = [task for task, head in family.heads.items() if head.name == names[0]]
     if not tasks:
         return None
     labels = settings.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
@@ -170,7 +118,7 @@ def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
     numbered = {str(index): label for index, label in enumerate(task.labels)}
     settings = {"id2label": numbered, "label2id": {v: int(k) for k, v in numbered.items()}} if task.labels else {}
     problem = {"problem_type": PROBLEMS[task.task]} if task.task in PROBLEMS else {}
-    return {"architectures": [family.heads[task.task][0]], **settings, **problem}
+    return {"architectures": [family.heads[task.task].name], **settings, **problem}
 
 
 def from_hugging_face(
@@ -178,7 +126,7 @@ def from_hugging_face(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Our parameters from theirs, and the names that were left over. What is absent here is simply absent there."""
     rest = {_modern_name(name, family): tensor for name, tensor in tensors.items()}
-    _untie(rest)
+    _untie(rest, family)
     state = dict[str, Tensor]()
     for ours, theirs in _expanded(family, layers, task).items():
         if all(name in rest for name in theirs):
@@ -209,35 +157,47 @@ def spelled(ours: str, family: Family, layers: int, task: str = "") -> str:
 def _expanded(family: Family, layers: int, task: str = "") -> dict[str, tuple[str, ...]]:
     """The table of names with each layer written out, and with the task's head."""
     table = dict[str, tuple[str, ...]]()
-    head = _pair("output", family.heads[task][1]) if task in family.heads else {}
-    for ours, theirs in {**family.names, **head}.items():
+    for ours, theirs in {**family.names, **_top(family, task)}.items():
         several = (theirs,) if isinstance(theirs, str) else theirs
         for i in range(layers if "{i}" in ours else 1):
             table[ours.format(i=i)] = tuple(name.format(i=i) for name in several)
     return table
 
 
+def _top(family: Family, task: str) -> Table:
+    """The names of what stands on the body: a task's head, or those of pre-training."""
+    if task not in family.heads:
+        return {**_linear("encoder.pooler.dense", family.pooler), **family.pretraining}
+    head = family.heads[task]
+    norm = _linear("encoder.pooler.norm", head.pooler.replace("dense", "norm"))
+    return {**_linear("output", head.output), **_linear("encoder.pooler.dense", head.pooler), **norm}
+
+
+def _linear(ours: str, theirs: str) -> Table:
+    return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")} if theirs else {}
+
+
 def _modern_name(name: str, family: Family) -> str:
     """Spells an old or headless name as the table does."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-    body = ("embeddings.", "encoder.", "pooler.")
-    return family.prefix + name if name.startswith(body) else name
+    body = {str(theirs).removeprefix(family.prefix).split(".")[0] for theirs in (*family.names.values(), family.pooler)}
+    return family.prefix + name if name.split(".")[0] in body else name
 
 
-def _untie(tensors: dict[str, Tensor]) -> None:
+def _untie(tensors: dict[str, Tensor], family: Family) -> None:
     """Drops copies that older files carry of the tied decoder, and constants that were once saved."""
-    tensors.pop("bert.embeddings.position_ids", None)
-    tensors.pop("bert.embeddings.token_type_ids", None)
-    bias = tensors.pop("cls.predictions.decoder.bias", None)
-    if bias is not None:
-        tensors.setdefault("cls.predictions.bias", bias)
+    for name in ("position_ids", "token_type_ids"):
+        tensors.pop(f"{family.prefix}embeddings.{name}", None)
+    own, bias = f"{family.decoder}.bias", str(family.pretraining["masked.bias"])
+    if own != bias and own in tensors:
+        tensors.setdefault(bias, tensors.pop(own))
     decoder, pieces = (
-        tensors.pop("cls.predictions.decoder.weight", None),
-        tensors.get("bert.embeddings.word_embeddings.weight"),
+        tensors.pop(f"{family.decoder}.weight", None),
+        tensors.get(str(family.names["encoder.embeddings.pieces.weight"])),
     )
     if decoder is not None and pieces is not None and not torch.equal(decoder, pieces):
         raise ArtifactError(
-            "cls.predictions.decoder.weight differs from the word embeddings; "
+            f"{family.decoder}.weight differs from the word embeddings; "
             "a decoder of its own is not supported, expected one tied to the embeddings"
         )
 
@@ -251,10 +211,13 @@ def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:
 
 def _check_keys(settings: Mapping[str, Any], family: Family) -> None:
     """Refuses a config that lacks a size, or spells a setting almost right: it would be missed without a word."""
-    known = {*family.keys.values(), *family.refused}
+    known = {*family.keys.values(), *family.refused, *family.required}
     for key in set(settings) - known:
         close = difflib.get_close_matches(key, known - set(settings), n=1, cutoff=0.9)
         if close:
             raise ConfigError(f'unknown setting "{key}" (did you mean "{close[0]}"?); correct or remove it')
-    if missing := [key for key in family.needed if key not in settings]:
+    if missing := [key for key in (*family.needed, *family.required) if key not in settings]:
         raise ConfigError(f"the config has no {', '.join(missing)}; expected a {family.name} config with its sizes")
+    for key, harmless in {**family.refused, **family.required}.items():
+        if key in settings and settings[key] not in harmless:
+            raise ConfigError(f"{key} is {settings[key]!r}, which is not supported; expected {harmless[0]!r}")

@@ -15,65 +15,89 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.batch import Batch
+from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
 from bertkit.model.dropout import random_key
+from bertkit.model.local import attend_near
+from bertkit.model.positions import turned
 
 SHORT = 128  # tokens that our own kernel holds at once
+Places = Tensor | None  # what model/positions.py tells of places
 
 
 class Attention(nn.Module):
     """softmax(q kᵀ / √K) v in H heads, then one linear map."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, layer: int):
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_width
         self.rate, self.causal = config.attention_dropout, config.causal
-        self.qkv = nn.Linear(config.width, 3 * config.width)
-        self.output = nn.Linear(config.width, config.width)
+        self.window = 0 if config.global_every and layer % config.global_every == 0 else config.window
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
+        self.output = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)  # [T, 3, H, K]
-        mixed = attend(qkv, batch, self.rate if self.training else 0.0, self.causal)  # [T, H, K]
+    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        rate = self.rate if self.training else 0.0
+        mixed = attend(self._qkv(x, places), batch, rate, self.causal, self.window)  # [T, H, K]
         return self.output(mixed.flatten(1))  # [T, D]
 
-    def weights(self, x: Tensor, batch: Batch) -> list[Tensor]:
+    def _qkv(self, x: Tensor, places: Places) -> Tensor:
+        """Queries, keys and values [T, 3, H, K], the first two turned where places are rotations."""
+        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
+        return qkv if places is None else turned(qkv, *places[int(self.window > 0)])
+
+    def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         """Who looks at whom, for looking inside: [H, L, L] for each sequence, in the batch's order."""
-        q, k, _ = self.qkv(x).view(-1, 3, self.heads, self.head_width).permute(1, 2, 0, 3)  # 3 × [H, T, K]
-        bounds = batch.boundaries.tolist()
-        spans = [slice(begin, end) for begin, end in pairwise(bounds)]
-        scores = [q[:, s] @ k[:, s].mT * self.head_width**-0.5 for s in spans]
-        if self.causal:
-            scores = [score + score.new_full(score.shape[-2:], float("-inf")).triu(1) for score in scores]
-        return [score.softmax(-1) for score in scores]
+        q, k, _ = self._qkv(x, places).permute(1, 2, 0, 3)  # 3 × [H, T, K]
+        spans = [slice(begin, end) for begin, end in pairwise(batch.boundaries.tolist())]
+        return [(q[:, s] @ k[:, s].mT * self.head_width**-0.5 + self._hidden(s.stop - s.start, x)).softmax(-1) for s in spans]
+
+    def _hidden(self, length: int, x: Tensor) -> Tensor:
+        """-inf where query i may not look at key j [L, L], else 0."""
+        distance = torch.arange(length, device=x.device) - torch.arange(length, device=x.device)[:, None]
+        hidden = (distance > 0) & self.causal | (distance.abs() > (self.window or length))
+        return torch.zeros_like(distance, dtype=x.dtype).masked_fill(hidden, float("-inf"))
 
 
-def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False) -> Tensor:
-    """Mixed values [T, H, K] of queries, keys and values [T, 3, H, K]."""
+def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False, window: int = 0) -> Tensor:
+    """Mixed values [T, H, K] of queries, keys and values [T, 3, H, K]; a window reaches so many tokens to each side."""
+    if window >= batch.longest - 1:
+        window = 0
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
-        return _attend_packed(qkv, batch, dropout, causal)
-    return _attend_in_grids(qkv, batch, dropout, causal)
+        return _attend_packed(qkv, batch, dropout, causal, window)
+    return _attend_in_grids(qkv, batch, dropout, causal, window)
 
 
-def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool) -> Tensor:
+def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
     """Over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
-    if batch.longest <= SHORT and qkv.shape[-1] in (16, 32, 64, 128):
+    if batch.longest <= SHORT and not window and qkv.shape[-1] in (16, 32, 64, 128):
         from bertkit.model.kernels import attend_short  # Triton is there with CUDA only
 
         key = random_key(qkv.device) if dropout else batch.boundaries
         return attend_short(qkv, batch.boundaries, key, batch.longest, dropout, causal)
     q, k, v = qkv.unbind(1)  # 3 × [T, H, K]
     ends, longest = batch.boundaries, batch.longest
-    return torch.ops.aten._flash_attention_forward(q, k, v, ends, ends, longest, longest, dropout, causal, False)[0]
+    sides = {"window_size_left": window, "window_size_right": window} if window else {}
+    operator = torch.ops.aten._flash_attention_forward
+    return operator(q, k, v, ends, ends, longest, longest, dropout, causal, False, **sides)[0]
 
 
-def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool) -> Tensor:
+def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
     """Attention bucket by bucket: a grid [n, L] of sequences of about one length. Who looks back never sees what pads."""
     mixed = []
     for bucket in batch.buckets:
-        grid = qkv.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, *qkv.shape[1:])  # [n, L, 3, H, K]
-        q, k, v = grid.permute(2, 0, 3, 1, 4)  # 3 × [n, H, L, K]
-        inside = None if causal else bucket.inside
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)  # [n, H, L, K]
+        q, k, v = in_grid(qkv, bucket)
+        if window:
+            inside = torch.ones_like(bucket.tokens, dtype=torch.bool) if bucket.inside is None else bucket.inside[:, 0, 0]
+            a = attend_near(q, k, v, inside, window, dropout)
+        else:
+            inside = None if causal else bucket.inside
+            a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)
         mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
     return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+
+
+def in_grid(qkv: Tensor, bucket: Bucket) -> Tensor:
+    """Queries, keys and values of a bucket's sequences 3 × [n, H, L, K]."""
+    grid = qkv.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, *qkv.shape[1:])  # [n, L, 3, H, K]
+    return grid.permute(2, 0, 3, 1, 4)

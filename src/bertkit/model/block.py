@@ -1,28 +1,57 @@
-"""One layer of the encoder: attention, then feed-forward, each added to its input and normalised (post-norm)."""
+"""One layer of the encoder: attention, then feed-forward, each added to its input and normalised.
+
+T tokens, D width.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from bertkit.model.attention import Attention
+from bertkit.model.attention import Attention, Places
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
+from bertkit.model.disentangled import DisentangledAttention
 from bertkit.model.dropout import Dropout
-from bertkit.model.feedforward import FeedForward
+from bertkit.model.feedforward import FeedForward, GatedFeedForward
+from bertkit.model.longformer import LongAttention
 from bertkit.model.norm import Norm
 
 
 class Block(nn.Module):
-    """T tokens, D width."""
+    """The paper's: norms come after each half."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, layer: int):
         super().__init__()
-        self.attention = Attention(config)
-        self.attention_norm = Norm(config.width, eps=config.norm_epsilon)
-        self.feedforward = FeedForward(config)
-        self.feedforward_norm = Norm(config.width, eps=config.norm_epsilon)
+        kind = DisentangledAttention if config.place == "relative" else LongAttention if config.global_tokens else Attention
+        self.attention = kind(config, layer)
+        self.attention_norm: nn.Module = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
+        self.feedforward = (GatedFeedForward if config.gated else FeedForward)(config)
+        self.feedforward_norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, batch: Batch) -> Tensor:
-        x = self.attention_norm(x + self.dropout(self.attention(x, batch)))
+    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        x = self.attention_norm(x + self.dropout(self.attention(x, batch, places)))
         return self.feedforward_norm(x + self.dropout(self.feedforward(x)))  # [T, D]
+
+    def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
+        """Who looks at whom: [H, L, L] for each sequence."""
+        return self.attention.weights(x, batch, places)
+
+
+class PreNormBlock(Block):
+    """Norms come before each half; what enters the first block has one already."""
+
+    def __init__(self, config: Config, layer: int):
+        super().__init__(config, layer)
+        if layer == 0:
+            self.attention_norm = nn.Identity()
+
+    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), batch, places))
+        return x + self.dropout(self.feedforward(self.feedforward_norm(x)))  # [T, D]
+
+    def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
+        return self.attention.weights(self.attention_norm(x), batch, places)
+
+
+BLOCKS = {"post": Block, "pre": PreNormBlock}

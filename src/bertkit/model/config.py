@@ -8,9 +8,13 @@ from typing import Any
 from bertkit.errors import ConfigError, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
+CHOICES = dict(activation=ACTIVATIONS, place=("learned", "rotary", "relative"), norm=("post", "pre"))
+CHOICES |= dict(summary=("tanh", "relu", "gelu"), global_tokens=("", "none", "first", "question", "options"))
 # Beyond these nobody has built an encoder; a damaged or hostile config would take all memory.
 LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
-LIMITS |= dict(positions=1_048_576, segments=1024)
+LIMITS |= dict(positions=1_048_576, segments=1024, embedding=65_536, first_position=1024)
+LIMITS |= dict(window=1_048_576, global_every=512, buckets=65_536)
+MAY_BE_ZERO = ("segments", "embedding", "first_position", "window", "global_every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +35,29 @@ class Config:
     init_std: float = 0.02
     pooler: bool = True
     causal: bool = False  # each token looks only at those before it: the paper's left-to-right baseline
+    # What the family changes.
+    embedding: int = 0  # width of the pieces' vectors, which a matrix takes to `width`; 0: the same
+    place: str = "learned"  # how a token knows where it is: a table of positions, rotated queries, relative distances
+    first_position: int = 0  # row of the table at which positions begin
+    buckets: int = 256  # relative: distances told apart to each side
+    rotary_base: float = 160_000.0
+    local_rotary_base: float = 10_000.0  # where a token looks no further than a window
+    window: int = 0  # tokens that one looks at to each side; 0: all
+    global_every: int = 0  # one block in so many, the first included, looks everywhere all the same
+    global_tokens: str = ""  # with a window, those that see all and are seen by all; "": nobody ever
+    norm: str = "post"  # after each half of a block, or before it
+    gated: bool = False  # the feed-forward's activation is multiplied with a second map
+    bias: bool = True  # in linear maps and norms
+    shared: bool = False  # one block for all layers
+    summary: str = "tanh"  # activation of the pooler
+    summary_norm: bool = False  # the pooler ends in a norm, and every task reads through it
 
     def __post_init__(self) -> None:
         for name, limit in LIMITS.items():
             value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= limit:
-                raise ConfigError(f"{name} is {value!r}; expected a whole number from 1 to {limit:,}")
+            least = 0 if name in MAY_BE_ZERO else 1
+            if type(value) is not int or not least <= value <= limit:
+                raise ConfigError(f"{name} is {value!r}; expected a whole number from {least} to {limit:,}")
         if self.width % self.heads:
             raise ConfigError(f"width {self.width} cannot be shared by {self.heads} heads; expected heads to divide width")
         for name in ("dropout", "attention_dropout"):
@@ -45,16 +66,26 @@ class Config:
         for name in ("norm_epsilon", "init_std"):
             if not _is_number(value := getattr(self, name)) or not 0 < value < 1:
                 raise ConfigError(f"{name} is {value!r}; expected a number between 0 and 1")
-        for name in ("pooler", "causal"):
+        for name in ("pooler", "causal", "gated", "bias", "shared", "summary_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected true or false")
-        if self.activation not in ACTIVATIONS:
-            hint = did_you_mean(str(self.activation), ACTIVATIONS)
-            raise ConfigError(f"activation is {self.activation!r}; expected one of {', '.join(ACTIVATIONS)}{hint}")
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                hint = did_you_mean(str(value), known)
+                raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}{hint}")
 
     @property
     def head_width(self) -> int:
         return self.width // self.heads
+
+    @property
+    def piece_width(self) -> int:
+        return self.embedding or self.width
+
+    @property
+    def needs_grids(self) -> bool:
+        """Whether attention works on grids alone: no kernel reads the packed row with such places."""
+        return self.place == "relative" or bool(self.global_tokens)
 
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields changed; unknown names are refused."""

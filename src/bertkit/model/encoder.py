@@ -7,23 +7,29 @@ from typing import cast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from bertkit.model.attention import Places
 from bertkit.model.batch import Batch
-from bertkit.model.block import Block
+from bertkit.model.block import BLOCKS, Block
 from bertkit.model.config import Config
 from bertkit.model.embeddings import Embeddings
+from bertkit.model.feedforward import ACTIVATION
 from bertkit.model.init import initialize
+from bertkit.model.norm import Norm
+from bertkit.model.positions import POSITIONS
 
 
 class Pooler(nn.Module):
-    """tanh(W · h[CLS])"""
+    """tanh(W · h[CLS]), or what a member of the family has for it."""
 
     def __init__(self, config: Config):
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
+        self.dense = nn.Linear(config.width, config.width, bias=config.bias)
+        self.activation = ACTIVATION[config.summary]
+        self.norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias) if config.summary_norm else nn.Identity()
 
     def forward(self, first: Tensor) -> Tensor:
         """From the vectors of first tokens [B, D]."""
-        return self.dense(first).tanh()
+        return self.norm(self.activation(self.dense(first)))
 
 
 class Encoder(nn.Module):
@@ -37,30 +43,42 @@ class Encoder(nn.Module):
         self.config = config
         self.checkpointing = False
         self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.positions = POSITIONS[config.place](config)
+        kind, count = BLOCKS[config.norm], 1 if config.shared else config.layers
+        self.blocks = nn.ModuleList(kind(config, layer) for layer in range(count))
+        before = config.norm == "pre"
+        self.norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias) if before else nn.Identity()
         self.pooler = Pooler(config) if config.pooler else None
         initialize(self, config.init_std)
 
+    @property
+    def layers(self) -> list[Block]:
+        """The blocks in the order of passing; one may come up again and again."""
+        return [cast(Block, block) for block in self.blocks] * (self.config.layers // len(self.blocks))
+
     def forward(self, batch: Batch) -> Tensor:
-        x = self.embeddings(batch)
-        for block in self.blocks:
-            x = self._through(block, x, batch)
-        return x  # [T, D]
+        x, places = self.embeddings(batch), self.positions(batch)
+        for block in self.layers:
+            x = self._through(block, x, batch, places)
+        return self.norm(x)  # [T, D]
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings' output and every block's: layers + 1 times [T, D]."""
-        states = [self.embeddings(batch)]
-        for block in self.blocks:
-            states.append(self._through(block, states[-1], batch))
-        return states
+        """The embeddings' output and every layer's: layers + 1 times [T, D]."""
+        states = self._inner_states(batch)
+        return [*states[:-1], self.norm(states[-1])]
 
     def attention_weights(self, batch: Batch) -> list[list[Tensor]]:
-        """Who looks at whom: for each block, [H, L, L] for each sequence."""
-        states = self.hidden_states(batch)
-        attentions = [cast(Block, block).attention for block in self.blocks]
-        return [attention.weights(x, batch) for attention, x in zip(attentions, states, strict=False)]
+        """Who looks at whom: for each layer, [H, L, L] for each sequence."""
+        states, places = self._inner_states(batch), self.positions(batch)
+        return [block.weights(x, batch, places) for block, x in zip(self.layers, states, strict=False)]
 
-    def _through(self, block: nn.Module, x: Tensor, batch: Batch) -> Tensor:
+    def _inner_states(self, batch: Batch) -> list[Tensor]:
+        states, places = [self.embeddings(batch)], self.positions(batch)
+        for block in self.layers:
+            states.append(self._through(block, states[-1], batch, places))
+        return states
+
+    def _through(self, block: nn.Module, x: Tensor, batch: Batch, places: Places) -> Tensor:
         if self.checkpointing and self.training:
-            return checkpoint(block, x, batch, use_reentrant=False)
-        return block(x, batch)
+            return checkpoint(block, x, batch, places, use_reentrant=False)
+        return block(x, batch, places)

@@ -30,7 +30,7 @@ class TaskNetwork(nn.Module):
 
     def __init__(self, config: Config, task: Task):
         super().__init__()
-        self.encoder = Encoder(config.with_(pooler=task.pooled and not task.settings.features))
+        self.encoder = Encoder(encoder_config(config, task))
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(self.read_width(config, task), task.outputs)
         self.loss = LOSSES[task.loss]
@@ -55,6 +55,14 @@ class TaskNetwork(nn.Module):
     def read(self, data: TaskBatch) -> Tensor:
         """A vector for each token [T, D]."""
         return self.encoder(data.batch)
+
+
+def encoder_config(config: Config, task: Task) -> Config:
+    """The encoder that a task needs: with a pooler or without, and which tokens see all where most see a window."""
+    pooler = (task.pooled or config.summary_norm) and not task.settings.features
+    looks = "options" if task.layout.by_unit and task.loss == "picks" else "question" if task.loss == "picks" else "none"
+    looks = "first" if task.pooled and looks == "none" else looks
+    return config.with_(pooler=pooler, global_tokens=looks if config.global_tokens else "")
 
 
 class SimilarityNetwork(TaskNetwork):

@@ -1,6 +1,6 @@
 """BERT's own two tasks: which piece was masked here, and does B follow A (section 3.1).
 
-T tokens, B sequences, M masked places, D width, V vocabulary.
+T tokens, B sequences, M masked places, D width, E width of the pieces, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class MaskedHead(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
+        self.dense = nn.Linear(config.width, config.piece_width, bias=config.bias)
         self.activation = ACTIVATION[config.activation]
-        self.norm = Norm(config.width, eps=config.norm_epsilon)
+        self.norm = Norm(config.piece_width, eps=config.norm_epsilon, bias=config.bias)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocabulary))
         initialize(self, config.init_std)
 
     def forward(self, x: Tensor, pieces: Tensor) -> Tensor:
-        x = self.norm(self.activation(self.dense(x)))  # [M, D]
+        x = self.norm(self.activation(self.dense(x)))  # [M, E]
         return F.linear(x, pieces, self.bias)  # [M, V]
 
 
@@ -46,16 +46,31 @@ class NextHead(nn.Module):
         return self.output(pooled)  # [B, 2]
 
 
+class ReplacedHead(nn.Module):
+    """One score for each token: was it put there by the generator? (ELECTRA)"""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.activation = ACTIVATION[config.activation]
+        self.output = nn.Linear(config.width, 1)
+        initialize(self, config.init_std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.activation(self.dense(x))).squeeze(-1)  # [T]
+
+
 class Pretraining(nn.Module):
-    """An encoder with the heads it was pre-trained with: both, either or none."""
+    """An encoder with the heads it was pre-trained with: both, either or none; or the one of a discriminator."""
 
     names = ("masked_loss", "next_loss", "masked_accuracy", "next_accuracy")
 
-    def __init__(self, config: Config, *, masked: bool = True, next_sentence: bool = True):
+    def __init__(self, config: Config, *, masked: bool = True, next_sentence: bool = True, replaced: bool = False):
         super().__init__()
         self.encoder = Encoder(config)
         self.masked = MaskedHead(config) if masked else None
         self.next = NextHead(config) if next_sentence else None
+        self.replaced = ReplacedHead(config) if replaced else None
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         """Sums over the batch, as named: losses, and how many of each were told right."""

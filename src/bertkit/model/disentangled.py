@@ -1,0 +1,54 @@
+"""Attention in which content and relative place look at each other separately (DeBERTa; He et al., 2021).
+
+D width, n sequences of a bucket, L its length, H heads, K head width, S distances to each side.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bertkit.model.attention import Attention, Places, in_grid
+from bertkit.model.batch import Batch, Bucket
+from bertkit.model.config import Config
+from bertkit.model.dropout import Dropout
+from bertkit.model.positions import bucket_distances
+
+
+class DisentangledAttention(Attention):
+    """Scores are content to content + content to place + place to content; places go through the same maps as content."""
+
+    def __init__(self, config: Config, layer: int):
+        super().__init__(config, layer)
+        self.buckets, self.positions = config.buckets, config.positions
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        assert places is not None
+        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)  # [T, 3, H, K]
+        of_places = self.qkv(self.dropout(places)).view(-1, 3, self.heads, self.head_width)  # [2 S, 3, H, K]
+        mixed = [self._attend(qkv, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
+        return self.output(torch.cat(mixed).index_select(0, batch.order).flatten(1))  # [T, D]
+
+    def _attend(self, qkv: Tensor, of_places: Tensor, bucket: Bucket) -> Tensor:
+        """Mixed values of a grid [n, H, L, K]."""
+        q, k, v = in_grid(qkv, bucket)
+        scale = (3 * self.head_width) ** -0.5
+        bias = self._bias(q, k, of_places) * scale
+        if bucket.inside is not None:
+            bias = bias.masked_fill(~bucket.inside, float("-inf"))
+        rate = self.rate if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, scale=scale)
+
+    def _bias(self, q: Tensor, k: Tensor, of_places: Tensor) -> Tensor:
+        """What places add to the scores [n, H, L, L]: query i meets the place of j seen from it, and the other way round."""
+        place_q, place_k, _ = of_places.permute(1, 2, 3, 0)  # [H, K, 2 S] each
+        at = bucket_distances(q.shape[2], self.buckets, self.positions, q.device)  # [L, L]
+        index = at.expand(*q.shape[:2], -1, -1)
+        to_place = (q @ place_k).gather(3, index)
+        from_place = (k @ place_q).gather(3, index.mT).mT
+        return to_place + from_place
+
+    def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
+        raise NotImplementedError("the weights of disentangled attention are not shown")

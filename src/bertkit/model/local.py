@@ -1,0 +1,50 @@
+"""Attention that looks no further than a window, at a cost that grows with the length alone.
+
+A grid of n sequences of length L is cut into blocks as long as the window w; a block's tokens look at three blocks, their
+own and its neighbours. H heads, K head width, G tokens that everybody sees.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attend_near(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    window: int,
+    dropout: float,
+    far: tuple[Tensor, Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near; `far`: keys and values [n, H, G, K] that
+    everybody sees, and which of them are there [n, G]."""
+    n, heads, length, width = q.shape
+    blocks = -(-length // window)
+    fill = blocks * window - length
+    q = F.pad(q, (0, 0, 0, fill)).view(n, heads, blocks, window, width).transpose(1, 2).flatten(0, 1)  # [n·b, H, w, K]
+    k, v = (_neighbours(x, window, fill) for x in (k, v))  # [n·b, H, 3 w, K]
+    mask = _near(seen, window, fill)  # [n·b, 1, w, 3 w]
+    if far is not None:
+        k, v = (torch.cat([x, y.repeat_interleave(blocks, 0)], 2) for x, y in zip((k, v), far, strict=False))
+        there = far[2].repeat_interleave(blocks, 0)[:, None, None].expand(-1, -1, window, -1)
+        mask = torch.cat([mask, there], 3)
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout)
+    return mixed.view(n, blocks, heads, window, width).transpose(1, 2).reshape(n, heads, -1, width)[:, :, :length]
+
+
+def _neighbours(x: Tensor, window: int, fill: int) -> Tensor:
+    """[n, H, L, K] as what each block sees [n·b, H, 3 w, K]."""
+    x = F.pad(x, (0, 0, window, window + fill)).unfold(2, 3 * window, window)  # [n, H, b, K, 3 w]
+    return x.permute(0, 2, 1, 4, 3).flatten(0, 1)
+
+
+def _near(seen: Tensor, window: int, fill: int) -> Tensor:
+    """Who sees whom in a block and its neighbours. All see themselves: who is not seen is not read either, but must not be NaN."""
+    there = F.pad(seen, (window, window + fill)).unfold(1, 3 * window, window).flatten(0, 1)  # [n·b, 3 w]
+    own = torch.arange(window, device=seen.device)[:, None] + window
+    distance = (own - torch.arange(3 * window, device=seen.device)).abs()  # [w, 3 w]
+    return ((distance <= window) & there[:, None] | (distance == 0))[:, None]

@@ -1,0 +1,64 @@
+"""Attention for long documents (Beltagy et al., 2020): a window, and a few tokens that see all and are seen by all.
+
+T tokens, D width, n sequences of a bucket, L its length, H heads, K head width, G global tokens of a sequence.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.model.attention import Attention, Places, in_grid
+from bertkit.model.batch import Batch, Bucket
+from bertkit.model.config import Config
+from bertkit.model.local import attend_near
+
+
+class LongAttention(Attention):
+    """Global tokens have queries, keys and values of their own when they look at all; seen by others, they have the usual."""
+
+    def __init__(self, config: Config, layer: int):
+        super().__init__(config, layer)
+        self.global_qkv = nn.Linear(config.width, 3 * config.width)
+        self.choice = config.global_tokens
+
+    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        shape = (-1, 3, self.heads, self.head_width)
+        qkv, global_qkv = self.qkv(x).view(shape), self.global_qkv(x).view(shape)
+        chosen = choose_global(batch, self.choice)  # [T]
+        mixed = [self._attend(qkv, global_qkv, chosen, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
+        return self.output(torch.cat(mixed).index_select(0, batch.order).flatten(1))  # [T, D]
+
+    def _attend(self, qkv: Tensor, global_qkv: Tensor, chosen: Tensor, bucket: Bucket) -> Tensor:
+        """Mixed values of a grid [n, H, L, K]."""
+        rate = self.rate if self.training else 0.0
+        q, k, v = in_grid(qkv, bucket)  # [n, H, L, K]
+        inside = torch.ones_like(bucket.tokens, dtype=torch.bool) if bucket.inside is None else bucket.inside[:, 0, 0]
+        seen = chosen[bucket.tokens] & inside  # [n, L]
+        at = seen.int().argsort(dim=1, descending=True, stable=True)[:, : int(seen.sum(1).max())]  # [n, G]
+        there = seen.gather(1, at)
+        far_k, far_v = _pick(k, at), _pick(v, at)
+        mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (far_k, far_v, there))
+        q, k, v = in_grid(global_qkv, bucket)
+        mask = inside[:, None, None]
+        everywhere = F.scaled_dot_product_attention(_pick(q, at), k, v, attn_mask=mask, dropout_p=rate)  # [n, H, G, K]
+        index = at[:, None, :, None].expand_as(everywhere)
+        return mixed.scatter(2, index, torch.where(there[:, None, :, None], everywhere, _pick(mixed, at)))
+
+    def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
+        raise NotImplementedError("the weights of window attention are not shown")
+
+
+def choose_global(batch: Batch, choice: str) -> Tensor:
+    """Which tokens are global [T]: none, each sequence's first, the question before the first [SEP], or what is behind it."""
+    first, second = batch.positions == 0, batch.segments > 0
+    after = torch.roll(second, -1) & ~second  # the separator behind the first part
+    begins = second & ~torch.roll(second, 1)  # the separator, if doubled, before the second
+    none = torch.zeros_like(first)
+    return {"none": none, "first": first, "question": ~second & ~after, "options": second & ~begins}[choice]
+
+
+def _pick(x: Tensor, at: Tensor) -> Tensor:
+    """The tokens of [n, H, L, K] at [n, G]: [n, H, G, K]."""
+    return x.gather(2, at[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

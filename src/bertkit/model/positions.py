@@ -1,0 +1,73 @@
+"""What attention is told of places: nothing where the embeddings know them, rotations, or a table of distances.
+
+T tokens, D width, K head width, S distances to each side.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bertkit.model.batch import Batch
+from bertkit.model.config import Config
+from bertkit.model.norm import Norm
+
+
+class Learned(nn.Module):
+    """The table stands in the embeddings (section 3.2); attention needs no more."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+
+    def forward(self, batch: Batch) -> None:
+        return None
+
+
+class Rotary(nn.Module):
+    """Queries and keys are turned by an angle that grows with the position, fast in the first pair of values, slowly in
+    the last (Su et al., 2021); with another base where attention looks no further than a window."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.bases, self.width = (config.rotary_base, config.local_rotary_base), config.head_width
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Cosine and sine for both bases [2, 2, T, K / 2]."""
+        steps = torch.arange(0, self.width, 2, device=batch.ids.device) / self.width
+        speeds = torch.stack([base**-steps for base in self.bases])  # [2, K / 2]
+        angles = batch.positions[:, None] * speeds[:, None]  # [2, T, K / 2]
+        return torch.stack([angles.cos(), angles.sin()], 1)
+
+
+def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Queries and keys of [T, 3, H, K] turned, values as they are."""
+    a, b = qkv[:, :2].chunk(2, -1)  # [T, 2, H, K / 2] each
+    cosine, sine = (part[:, None, None].to(qkv.dtype) for part in (cosine, sine))
+    qk = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+    return torch.cat([qk, qkv[:, 2:]], 1)
+
+
+class Relative(nn.Module):
+    """A vector for each distance from -S to S - 1, far ones in logarithmic buckets (He et al., 2021)."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.table = nn.Embedding(2 * config.buckets, config.width)
+        self.norm = Norm(config.width, eps=config.norm_epsilon)
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.norm(self.table.weight)  # [2 S, D]
+
+
+def bucket_distances(length: int, buckets: int, positions: int, device: torch.device) -> Tensor:
+    """The row of the table for query i and key j [L, L]: exact up to half the buckets, logarithmic beyond."""
+    at = torch.arange(length, device=device)
+    distance = at[:, None] - at
+    half = buckets // 2
+    share = torch.log(distance.abs().clamp(min=1) / half) / torch.log(torch.tensor((positions - 1) / half))
+    far = half + torch.ceil(share * (half - 1))
+    bucket = torch.where(distance.abs() <= half, distance, distance.sign() * far.long())
+    return (bucket + buckets).clamp(0, 2 * buckets - 1)
+
+
+POSITIONS = {"learned": Learned, "rotary": Rotary, "relative": Relative}

@@ -1,0 +1,88 @@
+"""Every member of the family computes what its transformers class does, ragged batches and gradients included."""
+
+import pytest
+import torch
+from support.family import CHANGES, counterpart, small
+from support.reference import draw_sequences, padded, unpadded
+
+from bertkit.bundle import families
+from bertkit.bundle.members import FAMILIES
+from bertkit.data.packing import pack
+from bertkit.model.encoder import Encoder
+from bertkit.tasks.pretraining import Pretraining
+
+SIZES = [5, 40, 1, 17, 33, 2]
+
+
+def inputs(name, sizes=SIZES):
+    ids, segments = draw_sequences(sizes, 80)
+    ids = [row.clip(2) for row in ids]  # 0 and 1 are what the references pad with
+    grid = padded(ids, segments)
+    if name in ("roberta", "longformer"):
+        grid["input_ids"][grid["attention_mask"] == 0] = 1
+    if name in ("roberta", "distilbert", "deberta-v2", "longformer", "modernbert"):
+        del grid["token_type_ids"]
+    return ids, pack(ids, segments), grid
+
+
+def scrambled(network):
+    """Nothing as it began: norms and biases too."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return network
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_hidden_states_agree(name):
+    network = scrambled(Pretraining(small(name), masked=False, next_sentence=False)).eval()
+    model = counterpart(name, network)
+    ids, batch, grid = inputs(name)
+    with torch.no_grad():
+        theirs = model(**grid, output_hidden_states=True)
+        ours = network.encoder.hidden_states(batch)
+        torch.testing.assert_close(network.encoder(batch), unpadded(theirs.last_hidden_state, ids), atol=5e-5, rtol=0)
+        for mine, other in zip(ours, theirs.hidden_states, strict=True):
+            torch.testing.assert_close(mine, unpadded(other, ids), atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_masked_logits_and_gradients_agree(name):
+    network = scrambled(Pretraining(small(name), next_sentence=False)).train()
+    model = counterpart(name, network, FAMILIES[name].classes["masked",])
+    ids, batch, grid = inputs(name)
+    mine = network.masked_logits(network.encoder(batch), torch.arange(sum(SIZES)))
+    theirs = unpadded(model(**grid).logits, ids)
+    torch.testing.assert_close(mine, theirs, atol=5e-5, rtol=0)
+    mine.square().mean().backward()
+    theirs.square().mean().backward()
+    family, layers = FAMILIES[name], network.encoder.config.layers
+    gradients = {key: p.grad for key, p in network.named_parameters() if p.grad is not None}
+    found = families.to_hugging_face(gradients, family, layers)[0]
+    expected = {key: p.grad for key, p in model.named_parameters() if p.grad is not None}
+    assert len(set(found) & set(expected)) > 10
+    assert not any(found[key].any() for key in set(found) - set(expected))
+    for key in set(found) & set(expected):
+        torch.testing.assert_close(found[key], expected[key], atol=1e-6, rtol=1e-3, msg=lambda text, key=key: f"{key}: {text}")
+
+
+def test_the_discriminator_agrees():
+    network = scrambled(Pretraining(small("electra"), masked=False, next_sentence=False, replaced=True)).eval()
+    model = counterpart("electra", network, "ElectraForPreTraining")
+    ids, batch, grid = inputs("electra")
+    with torch.no_grad():
+        mine = network.replaced(network.encoder(batch))
+        torch.testing.assert_close(mine, unpadded(model(**grid).logits, ids), atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_batch_mates_do_not_matter(name):
+    torch.manual_seed(0)
+    encoder = Encoder(small(name)).eval()
+    ids, batch, _ = inputs(name)
+    with torch.no_grad():
+        for one, segments, together in zip(
+            ids, draw_sequences(SIZES, 80)[1], encoder(batch).split(SIZES), strict=True
+        ):
+            torch.testing.assert_close(encoder(pack([one], [segments])), together, atol=1e-5, rtol=0)
