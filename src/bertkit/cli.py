@@ -50,15 +50,16 @@ def vocab(
     corpus: Annotated[list[Path], typer.Argument(help="Files (.txt .jsonl .parquet, also .gz .xz .zst) or folders.")],
     size: Annotated[int, typer.Option(help="How many pieces to learn.")] = 30_522,
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("tokenizer"),
-    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents.")] = False,
+    kind: Annotated[str, typer.Option(help="wordpiece (BERT's), bpe (RoBERTa's) or unigram (ALBERT's).")] = "wordpiece",
+    cased: Annotated[bool, typer.Option("--cased", help="Keep capitals and accents; bpe always does.")] = False,
     bad: Annotated[str, typer.Option(help="Meet unusable lines with: stop or skip.")] = "stop",
     max_line: Annotated[int | None, typer.Option(help="The longest line to accept, in bytes.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Learn a WordPiece vocabulary from raw text, in bounded memory."""
+    """Learn a vocabulary from raw text, in bounded memory."""
     from bertkit.pipeline import learn_vocabulary
 
-    learned = learn_vocabulary(corpus, size, out, cased=cased, bad=bad, max_line=max_line)
+    learned = learn_vocabulary(corpus, size, out, kind=kind, cased=cased, bad=bad, max_line=max_line)
     facts = {name: value for name, value in vars(learned).items() if name != "tokenizer"}
     facts |= {"pieces": len(learned.tokenizer), "out": str(out)}
     if as_json:
@@ -69,7 +70,7 @@ def vocab(
     if learned.pruned:
         print(f"{learned.pruned:,} rare chunks dropped while counting; no count is low by more than {learned.shortfall}")
     if learned.too_long:
-        print(f"{learned.too_long:,} words over the longest length left out; they will be [UNK]")
+        print(f"{learned.too_long:,} words over the longest length left out; to WordPiece they are [UNK]")
     if learned.skipped:
         print(f"{learned.skipped:,} unusable lines skipped")
 
@@ -192,6 +193,40 @@ def finetune(
     print(f"{out / 'model'} is ready; {out / 'report.html'} tells more")
 
 
+@app.command(epilog="Example: bertkit distill run/model classification --train reviews.csv --layers 3 --out small")
+def distill(
+    teacher: Annotated[str, typer.Argument(help="The model to learn from, fine-tuned or not.")],
+    what: Annotated[str, typer.Argument(metavar="TASK-OR-SET-OR-STORE", help="What the teacher was made for, or a store.")],
+    out: Annotated[Path, typer.Option(help="The run's folder; run again to resume. RUN/model is the artifact.")],
+    layers: Annotated[int | None, typer.Option(help="Layers to keep of the teacher; without it, half of them.")] = None,
+    student: Annotated[str | None, typer.Option(help="Begin from this model instead of the teacher's layers.")] = None,
+    recipe: Annotated[str, typer.Option(help="On a store: what to train with.")] = "distilbert-base",
+    train: Annotated[Path | None, typer.Option(help="The file to learn from.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="The file to measure on.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="The folder of a named set.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    settings: Settings = None,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Make a smaller, faster model that answers like a larger one."""
+    from bertkit import pipeline
+    from bertkit.data.readers import Columns
+
+    columns = Columns(text=text, pair=pair, label=label)
+    files: dict[str, Any] = dict(train=train, dev=dev, data_dir=data_dir, columns=columns)
+    given = {} if Path(what).is_dir() else files
+    chosen: dict[str, Any] = dict(layers=layers, student=student, recipe=recipe, settings=settings or [], device=device)
+    rows = pipeline.distill(teacher, what, out, **chosen, **given, quiet=as_json)
+    if as_json:
+        return print_json(rows)
+    for row in rows:
+        print(" · ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items()))
+    print(f"{out / 'model'} is ready; {out / 'report.html'} tells more")
+
+
 @app.command(epilog="Example: bertkit evaluate run/model test.csv --text review --label stars")
 def evaluate(
     model: Annotated[str, typer.Argument(help="A fine-tuned model.")],
@@ -272,12 +307,14 @@ def _print_figures(results: dict[str, Any]) -> None:
 def convert(
     source: Annotated[str, typer.Argument(help="A Google checkpoint, a model folder, or a hub name.")],
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    positions: Annotated[int, typer.Option(help="Make a Longformer of it, for texts of so many pieces.")] = 0,
+    window: Annotated[int, typer.Option(help="Pieces that its tokens see to each side.")] = 256,
     as_json: Json = False,
 ) -> None:
     """Turn anybody's checkpoint into an artifact that bertkit and transformers read."""
     from bertkit.pipeline import convert as convert_model
 
-    facts = convert_model(source, out).describe()
+    facts = convert_model(source, out, positions=positions, window=window).describe()
     if as_json:
         return print_json(facts | {"out": str(out)})
     print(f"{facts['parameters']['total']:,} parameters → {out}")

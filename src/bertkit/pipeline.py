@@ -29,18 +29,19 @@ def learn_vocabulary(
     size: int,
     out: Path | str,
     *,
+    kind: str = "wordpiece",
     cased: bool = False,
     bad: str = "stop",
     max_line: int | None = None,
 ) -> Learned:
-    """Learns a WordPiece vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`."""
+    """Learns a vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`."""
     from bertkit.text import corpus as reader
     from bertkit.text import vocabulary
 
     if not corpus:
         raise InputError("no corpus given; expected at least one file or folder")
     documents = reader.Corpus(corpus, bad=bad, max_line=max_line or reader.MAX_LINE)
-    learned = vocabulary.learn_vocabulary(documents, size, cased=cased)
+    learned = vocabulary.learn_vocabulary(documents, size, kind=kind, cased=cased)
     learned.tokenizer.save(out)
     return learned
 
@@ -72,13 +73,14 @@ def pretrain(
     out: Path | str,
     *,
     recipe: str | Recipe = "bert-base",
-    init: Path | str | None = None,
+    init: Path | str | Bundle | None = None,
     settings: Sequence[str] = (),
     budget: str | None = None,
     device: str = "auto",
     workers: int | None = None,
     fork: bool = False,
     shard: bool = False,
+    teacher: Bundle | None = None,
     quiet: bool = False,
 ) -> Path:
     """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
@@ -96,24 +98,67 @@ def pretrain(
     opened, run = Store(store), Path(out)
     chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
-    bundle, chosen = _begin_with(chosen, opened, init)
+    bundle, network, chosen = _begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
+        if teacher is not None:
+            teacher.network.to(where)
         ahead = (4 if where.type == "cuda" else 0) if workers is None else workers
-        job, samples = pretraining_job(
-            run, chosen, opened, bundle.network, where, world, lambda to: save_bundle(bundle, to), ahead
-        )
-        begun = {"store": opened.manifest["settings"], "init": str(init or "")}
+        job, samples = pretraining_job(run, chosen, opened, network, where, world, lambda to: save_bundle(bundle, to), ahead)
+        begun = {"store": opened.manifest["settings"], "init": bundle.provenance["init"]}
         fit(replace(job, begun=begun, fork=fork, shard=shard and world.size > 1, quiet=quiet))
         if world.leads:
             write_report(run, samples=samples())
     return run / "model"
 
 
-def finetune(what: str, model: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
+def finetune(what: str, model: Path | str | Bundle, out: Path | str, **options: Any) -> dict[str, Any]:
     """Fine-tunes a model for a task or a named set; the options are those of `tuning.finetune`."""
     from bertkit import tuning
 
     return tuning.finetune(what, model, out, **options)
+
+
+def distill(
+    teacher: Path | str,
+    what: Path | str,
+    out: Path | str,
+    *,
+    layers: int | None = None,
+    student: Path | str | None = None,
+    recipe: str = "distilbert-base",
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """A smaller model that learns from a larger one: on a store, or on a task or named set as `finetune` takes them.
+
+    Returns both side by side: size, speed and, on a task, the figures on dev.
+    """
+    from bertkit.bundle.bundle import load_bundle
+    from bertkit.bundle.shrink import shrink
+    from bertkit.model.config import MEMBERS
+    from bertkit.recipes import find_recipe
+
+    wise = load_bundle(teacher)
+    depth = layers or max(1, wise.network.encoder.config.layers // 2)
+    pupil = load_bundle(student) if student else shrink(wise, depth)
+    pupil.provenance = {"source": str(student or f"{depth} layers of {teacher}")}
+    if wise.task is not None:
+        from bertkit.tuning import side_by_side
+
+        finetune(str(what), pupil, out, teacher=wise, **options)
+        return side_by_side([str(teacher), str(Path(out) / "model")], str(what), **options)
+    if wise.network.masked is None:
+        raise InputError(f"{teacher} has no head that fills in pieces, and no task; a teacher needs one of them")
+    family = "distilbert" if wise.family.name == "bert" else wise.family.name
+    config = pupil.network.encoder.config.with_(**MEMBERS[family], pooler=False)
+    known = find_recipe(recipe)
+    phases = tuple(replace(phase, length=min(phase.length, config.positions)) for phase in known.phases)
+    chosen = replace(known, family=family, config=config, phases=phases)
+    made = pretrain(what, out, recipe=chosen, init=pupil, teacher=wise, **options)
+    sizes = {teacher: wise, made: load_bundle(made)}
+    return [
+        {"model": str(name), "M parameters": sum(p.numel() for p in one.network.parameters()) / 1e6}
+        for name, one in sizes.items()
+    ]
 
 
 def evaluate(
@@ -179,37 +224,48 @@ def create(size: str, tokenizer: Tokenizer, *, seed: int = 0, **changes: Any) ->
     return Model(Bundle(network, tokenizer, provenance={"source": f"random weights, seed {seed}"}), device="cpu")
 
 
-def convert(source: Path | str, out: Path | str) -> Model:
-    """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact."""
-    from bertkit.serve.predictor import load
+def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256) -> Model:
+    """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact; with positions, as a Longformer."""
+    from bertkit.bundle.lengthen import lengthen
+    from bertkit.serve.predictor import Model, load
 
     model = load(source, device="cpu")
+    model = Model(lengthen(model.bundle, positions, window), device="cpu") if positions else model
     model.save(out)
     return model
 
 
-def _begin_with(recipe: Recipe, store: Store, init: Path | str | None) -> tuple[Bundle, Recipe]:
-    """The network to train, new or somebody's, and the recipe with its true configuration."""
+def _begin_with(
+    recipe: Recipe, store: Store, init: Path | str | Bundle | None, teacher: Bundle | None
+) -> tuple[Bundle, Any, Recipe]:
+    """What will be kept, new or somebody's, the network that trains it, and the recipe with its true configuration."""
     import torch
 
     from bertkit.bundle.bundle import Bundle, load_bundle
     from bertkit.bundle.extend import extend_vocabulary
-    from bertkit.tasks.pretraining import Pretraining
+    from bertkit.bundle.members import FAMILIES
+    from bertkit.tasks.distillation import Distilled
+    from bertkit.tasks.objectives import OBJECTIVES
 
     paired = recipe.pairs != "none"
     config = recipe.config.with_(vocabulary=len(store.tokenizer), pooler=paired)
+    family, found = FAMILIES[recipe.family], None
     if init is not None:
-        found = load_bundle(init)
+        found = init if isinstance(init, Bundle) else load_bundle(init)
+    if found is not None and teacher is None:
+        family = found.family
         kept = {name: getattr(recipe.config, name) for name in ("dropout", "attention_dropout")}
         config = found.network.encoder.config.with_(vocabulary=len(store.tokenizer), pooler=paired, **kept)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        network = Pretraining(config, masked=True, next_sentence=paired)
-    if init is not None:
-        extend_vocabulary(network, store.tokenizer, found)
+        network: Any = OBJECTIVES[recipe.objective](config, next_sentence=paired)
+    if found is not None:
+        extend_vocabulary(network.kept, store.tokenizer, found)
+    if teacher is not None:
+        network = Distilled(network, teacher.network)
     provenance = {
         "source": f"bertkit pretrain, recipe {recipe.name}",
         "store": store.manifest["settings"],
-        "init": str(init or ""),
+        "init": found.provenance.get("source", "") if found else "",
     }
-    return Bundle(network, store.tokenizer, provenance=provenance), replace(recipe, config=config)
+    return Bundle(network.kept, store.tokenizer, family, provenance), network, replace(recipe, config=config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from bertkit.errors import DataError, InputError, did_you_mean
 from bertkit.model.device import find_device
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
+from bertkit.tasks.distillation import DistilledTask
 from bertkit.tasks.task import Task
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
@@ -67,9 +69,10 @@ class Plan:
 
 def finetune(
     what: str,
-    model: Path | str,
+    model: Path | str | Bundle,
     out: Path | str,
     *,
+    teacher: Bundle | None = None,
     train: Path | str | None = None,
     dev: Path | str | None = None,
     data_dir: Path | str | None = None,
@@ -85,7 +88,9 @@ def finetune(
 ) -> dict[str, Any]:
     """Fine-tunes into the folder `out`, whose `model` is the artifact. Returns what results.json holds."""
     recipe, data = read_data(what, train, dev, data_dir, columns, bad)
-    where, source, run = find_device(device), load_bundle(model), Path(out)
+    source = model if isinstance(model, Bundle) else load_bundle(model)
+    model = source.provenance["source"] if isinstance(model, Bundle) else model
+    where, run = find_device(device), Path(out)
     precision = "bf16" if where.type == "cuda" else "fp32"
     recipe = change(
         replace(recipe, precision=precision, row_tokens=32_768 if where.type == "cuda" else 8192), list(settings)
@@ -94,7 +99,7 @@ def finetune(
     task = kind(kind.learn(recipe.task, data.train.records))
     recipe = replace(recipe, task=task.settings)
     plans = _plans(recipe, run, search, max(restarts, ensemble))
-    plans = [_tune(plan, task, source, str(model), data, where, fork=fork, quiet=quiet) for plan in plans]
+    plans = [_tune(plan, task, source, str(model), data, where, teacher, fork=fork, quiet=quiet) for plan in plans]
     ranked = sorted(plans, key=lambda plan: -plan.score)
     if ranked[0].run != run:
         shutil.rmtree(run / "model", ignore_errors=True)
@@ -116,6 +121,22 @@ def finetune(
     if what in SETS and data_dir is not None:
         _hand_in(run, what, data_dir, members, where, recipe)
     return results
+
+
+def side_by_side(models: list[str], what: str, **options: Any) -> list[dict[str, Any]]:
+    """Several models of one task on its dev records: figures, size, and records a second."""
+    given = {name: options.get(name) for name in ("train", "dev", "data_dir", "columns", "bad")}
+    recipe, data = read_data(what, **given)  # type: ignore[arg-type]
+    where, rows = find_device(options.get("device", "auto")), []
+    for name in models:
+        bundle = load_bundle(name)
+        assert bundle.task is not None
+        begin = time.perf_counter()
+        answers = answer_all([bundle], data.dev, where, replace(recipe, precision="fp32", row_tokens=8192))
+        speed = len(data.dev) / (time.perf_counter() - begin)
+        size = sum(p.numel() for p in bundle.network.parameters()) / 1e6
+        rows.append({"model": name, **bundle.task.score(data.dev, answers), "M parameters": size, "records/s": speed})
+    return rows
 
 
 def read_data(
@@ -184,16 +205,25 @@ def parse_grid(text: str) -> dict[str, Sequence[Any]]:
 
 
 def _tune(
-    plan: Plan, task: Task, source: Bundle, model: str, data: Data, device: torch.device, *, fork: bool, quiet: bool
+    plan: Plan,
+    task: Task,
+    source: Bundle,
+    model: str,
+    data: Data,
+    device: torch.device,
+    teacher: Bundle | None,
+    *,
+    fork: bool,
+    quiet: bool,
 ) -> Plan:
     """Trains one plan to its end, or takes up what is there of it."""
     task = type(task)(plan.recipe.task)
     network = tuned_network(plan.recipe, task, source.network, data.train.records, source.task)
     provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": data.about["train"]["fingerprint"]}
     bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
-    train = data.train.records
+    train, learner = data.train.records, DistilledTask(network, teacher.network.to(device)) if teacher else network
     job = tuning_job(
-        plan.run, plan.recipe, task, network, source.tokenizer, train, data.dev, device, lambda to: save_bundle(bundle, to)
+        plan.run, plan.recipe, task, learner, source.tokenizer, train, data.dev, device, lambda to: save_bundle(bundle, to)
     )
     state = fit(replace(job, begun=job.begun | {"model": model}, fork=fork, quiet=quiet))
     recipe: Any = job.recipe

@@ -68,7 +68,6 @@ def test_real_weights_go_round_bit_by_bit(minilm, tmp_path):
     assert not any(report.values())
     theirs.save_pretrained(tmp_path / "theirs")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
-    assert_same_weights(ours, bertkit.load(tmp_path / "theirs"))
     first, last = load_file(minilm / "model.safetensors"), load_file(tmp_path / "theirs" / "model.safetensors")
     first.pop("embeddings.position_ids", None)
     assert first.keys() == last.keys()

@@ -83,7 +83,7 @@ def test_places_groups_and_targets_point_to_their_tokens(name, shapes, seed, man
         flat = np.concatenate(known)
         np.testing.assert_array_equal(data.targets[: len(flat)], flat)
         counted = int(is_known(flat).sum())
-    assert data.count == counted and data.counts == (counted, counted)
+    assert data.known == counted == data.count("loss")
 
 
 @pytest.mark.parametrize("name", ["first", "words", "spans", "options"])
@@ -92,7 +92,7 @@ def test_places_groups_and_targets_point_to_their_tokens(name, shapes, seed, man
 def test_filler_of_a_fixed_shape_has_no_target(name, seed, many):
     units, layout = made_up(name, np.random.default_rng(seed), many), LAYOUTS[name]
     free, fixed = pack_units(units, layout), pack_units(units, layout, SHAPES)
-    assert (fixed.count, fixed.tokens) == (free.count, free.tokens)
+    assert (fixed.known, fixed.tokens) == (free.known, free.tokens)
     real = len(free.places)
     assert not is_known(fixed.targets[len(free.targets) :].numpy()).any()
     assert (fixed.groups[real:] > free.groups.max()).all()
@@ -178,7 +178,7 @@ def test_nothing_known_is_no_loss(name):
     unknown = [[replace(one, targets=nothing_like(one.targets)) for one in unit] for unit in units]
     for shapes in (None, SHAPES):
         data = pack_units(unknown, layout, shapes)
-        assert data.count == 0
+        assert data.known == 0
         sums, gradient = sums_and_gradient(small(name), [data])
         assert sums.tolist() == [0, 0] and not gradient.any()
 
@@ -241,7 +241,7 @@ def test_a_row_longer_than_asked_holds_a_single_unit_or_fits_the_longest():
     feed = feed_of(units, Layout(), batch=31, row_tokens=10)
     rows, _ = feed.rows(0)
     assert max(row.tokens for row in rows) <= 50
-    assert sum(row.count for row in rows) == 31
+    assert sum(row.known for row in rows) == 31
 
 
 def numbered_units(many):
@@ -280,7 +280,7 @@ def test_any_cursor_gives_the_same_rows_to_a_new_feed(fixed):
         for one, other in zip(rows, again, strict=True):
             assert torch.equal(one.batch.ids, other.batch.ids) and torch.equal(one.batch.boundaries, other.batch.boundaries)
             assert all(torch.equal(getattr(one, field), getattr(other, field)) for field in FIELDS)
-            assert (one.count, one.tokens) == (other.count, other.tokens)
+            assert (one.known, one.tokens) == (other.known, other.tokens)
 
 
 @pytest.mark.parametrize("fixed", [False, True])
@@ -291,7 +291,7 @@ def test_rows_cut_into_several_give_the_sums_of_one(name, fixed):
     (whole,), _ = feed_of(units, layout, batch=12).rows(0)
     parts, _ = feed_of(units, layout, batch=12, row_tokens=24, fixed=fixed).rows(0)
     assert len(parts) > 3
-    assert sum(part.count for part in parts) == whole.count
+    assert sum(part.known for part in parts) == whole.known
     for one, other in zip(sums_and_gradient(network, [whole]), sums_and_gradient(network, parts), strict=True):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
@@ -327,17 +327,17 @@ def test_a_row_without_places_has_no_loss():
     """A window in the middle of a long word holds no first piece."""
     empty = Input(np.arange(1, 6), np.zeros(5, int), np.zeros(0, np.int64), np.zeros(0, np.int64))
     data = pack_units([[empty]], LAYOUTS["words"])
-    assert data.count == 0 and len(data.places) == 0
+    assert data.known == 0 and len(data.places) == 0
     assert small("classes")(data).tolist() == [0, 0]
 
 
 def test_inputs_of_which_nothing_is_known_are_packed():
     one = Input(np.arange(1, 6), np.zeros(5, int), np.zeros(1, np.int64))
-    assert pack_units([[one], [one]], Layout()).count == 0
+    assert pack_units([[one], [one]], Layout()).known == 0
 
 
 def test_a_batch_moves_as_a_whole():
     data = pack_units(made_up("spans", np.random.default_rng(0), 3), LAYOUTS["spans"])
     moved = data.to("meta")
     assert {tensor.device.type for tensor in (moved.batch.ids, moved.places, moved.groups, moved.targets)} == {"meta"}
-    assert (moved.count, moved.tokens) == (data.count, data.tokens)
+    assert (moved.known, moved.tokens) == (data.known, data.tokens)

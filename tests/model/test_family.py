@@ -64,7 +64,9 @@ def test_masked_logits_and_gradients_agree(name):
     assert len(set(found) & set(expected)) > 10
     assert not any(found[key].any() for key in set(found) - set(expected))
     for key in set(found) & set(expected):
-        torch.testing.assert_close(found[key], expected[key], atol=1e-6, rtol=1e-3, msg=lambda text, key=key: f"{key}: {text}")
+        torch.testing.assert_close(
+            found[key], expected[key], atol=1e-6, rtol=1e-3, msg=lambda text, key=key: f"{key}: {text}"
+        )
 
 
 def test_the_discriminator_agrees():
@@ -82,7 +84,5 @@ def test_batch_mates_do_not_matter(name):
     encoder = Encoder(small(name)).eval()
     ids, batch, _ = inputs(name)
     with torch.no_grad():
-        for one, segments, together in zip(
-            ids, draw_sequences(SIZES, 80)[1], encoder(batch).split(SIZES), strict=True
-        ):
+        for one, segments, together in zip(ids, draw_sequences(SIZES, 80)[1], encoder(batch).split(SIZES), strict=True):
             torch.testing.assert_close(encoder(pack([one], [segments])), together, atol=1e-5, rtol=0)

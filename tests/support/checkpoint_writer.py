@@ -8,6 +8,7 @@ import numpy as np
 from bertkit.bundle.crc32c import masked_crc32c
 from bertkit.bundle.google import DTYPES, MAGIC
 from bertkit.text.tokenizer import SPECIALS
+from support.protobuf_writer import field, varint
 
 WORDS = ["all", "work", "and", "no", "play", "makes", "jack", "a", "dull", "boy"]
 CONFIG = {
@@ -58,13 +59,13 @@ def variables(seed: int = 0) -> dict[str, np.ndarray]:
 
 def write_checkpoint(name: Path, tensors: dict[str, np.ndarray], rows_per_block: int = 16) -> None:
     """NAME.index and NAME.data-00000-of-00001 with the given tensors, keys sorted as TensorFlow does."""
-    rows, offset = [(b"", _field(1, 1) + _field(3, _field(1, 1)))], 0
+    rows, offset = [(b"", field(1, 1) + field(3, field(1, 1)))], 0
     with open(name.with_name(name.name + ".data-00000-of-00001"), "wb") as data:
         for key, tensor in sorted(tensors.items()):
             content = np.ascontiguousarray(tensor).tobytes()
-            shape = b"".join(_field(2, _field(1, size)) for size in tensor.shape)
-            entry = _field(1, CODES[tensor.dtype]) + _field(2, shape) + _field(4, offset) + _field(5, len(content))
-            entry += _varint(6 << 3 | 5) + masked_crc32c(content).to_bytes(4, "little")
+            shape = b"".join(field(2, field(1, size)) for size in tensor.shape)
+            entry = field(1, CODES[tensor.dtype]) + field(2, shape) + field(4, offset) + field(5, len(content))
+            entry += varint(6 << 3 | 5) + masked_crc32c(content).to_bytes(4, "little")
             rows.append((key.encode(), entry))
             data.write(content)
             offset += len(content)
@@ -86,22 +87,8 @@ def _append(table: bytes, rows: list[tuple[bytes, bytes]]) -> tuple[bytes, bytes
     content, last = b"", b""
     for key, value in rows:
         shared = next((i for i, (a, b) in enumerate(zip(key, last, strict=False)) if a != b), min(len(key), len(last)))
-        content += _varint(shared) + _varint(len(key) - shared) + _varint(len(value)) + key[shared:] + value
+        content += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
         last = key
     content += bytes(4) + (1).to_bytes(4, "little")
-    handle = _varint(len(table)) + _varint(len(content))
+    handle = varint(len(table)) + varint(len(content))
     return table + content + b"\0" + masked_crc32c(content + b"\0").to_bytes(4, "little"), handle
-
-
-def _field(number: int, value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
-
-
-def _varint(number: int) -> bytes:
-    out = b""
-    while number > 0x7F:
-        out += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return out + bytes([number])

@@ -39,6 +39,8 @@ def counterpart(name: str, network: Any, architecture: str = "", task: str = "",
     assert not {ours for ours in rest if ours != "weights"}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
     assert not unexpected
-    assert all("pooler" in one or "decoder" in one or "projector.weight" in one or "lm_head.weight" in one for one in missing), missing
+    assert all(
+        "pooler" in one or "decoder" in one or "projector.weight" in one or "lm_head.weight" in one for one in missing
+    ), missing
     model.tie_weights()
     return model.train(network.training)

@@ -173,7 +173,7 @@ def test_each_objective_is_its_formula(objective, per_unit, seed, many, pooling)
     found = network(data)
     assert found[0].item() == pytest.approx(loss, rel=1e-4, abs=1e-4)
     assert found[1].item() == right
-    assert data.count == (~np.isnan(known)).sum()
+    assert data.known == (~np.isnan(known)).sum()
 
 
 def test_every_objective_has_a_gradient_even_where_texts_are_the_same():

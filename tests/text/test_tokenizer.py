@@ -145,7 +145,7 @@ def test_other_tokenizers_are_refused_by_name(tmp_path):
     import tokenizers
 
     tokenizers.Tokenizer(tokenizers.models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ArtifactError, match="model is BPE; expected WordPiece"):
+    with pytest.raises(ArtifactError, match="is BPE with no pre-tokenizer; expected one of WordPiece with BertPreTok"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ArtifactError, match="not a tokenizer file"):

@@ -4,7 +4,7 @@ from bertkit.errors import InputError
 from bertkit.stories import stories
 from bertkit.text.corpus import Corpus
 from bertkit.text.tokenizer import SPECIALS
-from bertkit.text.vocabulary import Counts, learn_vocabulary
+from bertkit.text.vocabulary import KINDS, Counts, learn_vocabulary
 
 
 @pytest.fixture
@@ -23,15 +23,35 @@ def test_it_learns_the_frequent_words(corpus):
     assert learned.tokenizer.unk not in ids
 
 
-def test_the_same_corpus_gives_the_same_vocabulary(corpus):
-    vocabularies = [learn_vocabulary(corpus, 300).tokenizer.vocabulary for _ in range(5)]
-    assert all(vocabulary == vocabularies[0] for vocabulary in vocabularies)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_corpus_gives_the_same_tokenizer(corpus, kind):
+    contents = {learn_vocabulary(corpus, 300, kind=kind).tokenizer.content for _ in range(5)}
+    assert len(contents) == 1
 
 
-def test_cased_keeps_capitals(corpus):
-    vocabulary = learn_vocabulary(corpus, 500, cased=True).tokenizer.vocabulary
-    assert "Elmford" in vocabulary
-    assert "elmford" not in vocabulary
+@pytest.mark.parametrize(("kind", "mark"), [("wordpiece", ""), ("bpe", "Ġ"), ("unigram", "▁")])
+def test_cased_keeps_capitals(corpus, kind, mark):
+    tokenizer = learn_vocabulary(corpus, 800, kind=kind, cased=True).tokenizer
+    assert f"{mark}Elmford" in tokenizer.vocabulary
+    assert f"{mark}elmford" not in tokenizer.vocabulary
+    assert tokenizer.cased
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_its_special_pieces_and_spells_its_corpus(corpus, kind):
+    tokenizer = learn_vocabulary(corpus, 400, kind=kind).tokenizer
+    assert tokenizer.kind == kind
+    assert tuple(tokenizer.vocabulary[:5]) == KINDS[kind]
+    assert len(tokenizer) <= 400
+    assert tokenizer.cased == (kind == "bpe")
+    for text in stories(20):
+        assert tokenizer.unk not in tokenizer.encode(text).ids
+        assert len(tokenizer.encode(text)) < 3 * len(text.split())
+
+
+def test_other_kinds_are_refused_by_name(corpus):
+    with pytest.raises(InputError, match="kind 'char'; expected one of wordpiece, bpe, unigram"):
+        learn_vocabulary(corpus, 300, kind="char")
 
 
 def test_a_full_table_drops_rare_chunks_and_says_so(tmp_path):
@@ -57,8 +77,9 @@ def test_overlong_words_are_counted_out(tmp_path):
 
 
 def test_there_must_be_words_and_room(corpus, tmp_path):
-    with pytest.raises(InputError, match="no room beside"):
-        learn_vocabulary(corpus, 5)
+    for kind in KINDS:
+        with pytest.raises(InputError, match="no room beside"):
+            learn_vocabulary(corpus, 20, kind=kind)
     (tmp_path / "a.txt").write_text("\x01 \x02")
     with pytest.raises(InputError, match="holds no words"):
         learn_vocabulary(Corpus([tmp_path / "a.txt"]), 100)

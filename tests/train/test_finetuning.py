@@ -370,7 +370,7 @@ def test_a_first_loss_is_the_mean_over_what_is_told(name, tmp_path):
     network = job.network.eval()
     (row,), _ = job.feed.inputs.rows(0)
     with torch.no_grad():
-        loss = float(network(row)[0]) / row.count
+        loss = float(network(row)[0]) / row.known
     fit(job)
     logged = next(value for value in metrics(tmp_path / "r") if "loss" in value)
     assert logged["loss"] == pytest.approx(loss, rel=1e-4)

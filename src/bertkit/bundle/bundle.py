@@ -25,6 +25,7 @@ from bertkit.bundle import families, google
 from bertkit.bundle.families import Family
 from bertkit.bundle.hub import find_model
 from bertkit.bundle.members import BERT, family_of
+from bertkit.bundle.sentences import read_pooling, write_pooling
 from bertkit.errors import ArtifactError, ConfigError
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
@@ -55,7 +56,7 @@ def load_bundle(name: Path | str) -> Bundle:
         family = family_of(settings)
         config = families.read_config(settings, family)
         own = _read_json(file.parent / "bertkit.json")
-        task = _task(own.get("task"), families.read_task(settings, family))
+        task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     weights, tensors = _read_weights(path)
@@ -96,6 +97,8 @@ def save_bundle(bundle: Bundle, folder: Path | str) -> None:
         (aside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         (aside / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
         bundle.tokenizer.write_files(aside, max_length=config.positions)
+        if task and task.loss == "vectors":
+            write_pooling(aside, task.settings, config.width)
 
 
 def _architecture(network: Any, family: Family) -> str:
@@ -121,7 +124,8 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
 
 def _head(task: Task | None) -> str:
     """The task under which transformers has a class for the network; "" where its head lies in head.safetensors."""
-    return task.settings.task if task and task.loss != "vectors" and not task.settings.features else ""
+    told = task.settings if task else TaskSettings()
+    return told.task if task and task.loss != "vectors" and not told.features and not told.lstm else ""
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
@@ -192,13 +196,17 @@ def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task 
     """A network of the given weights; without a task, its heads and pooler are those that the weights have."""
     parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
     with torch.device("meta"):
+        config = config.with_(pooler="pooler" in parts)
         network: Any = build_network(config, task) if task else None
         network = network or Pretraining(
-            config.with_(pooler="pooler" in parts),
+            config,
             masked="masked" in parts,
             next_sentence="next" in parts,
             replaced="replaced" in parts,
         )
+    if task and task.loss == "vectors":  # the map that compares vectors is there for training alone
+        shapes = {"output.weight": (task.outputs, 3 * config.width), "output.bias": (task.outputs,)}
+        state = {name: torch.zeros(shape) for name, shape in shapes.items()} | state
     expected, name_of = (
         network.state_dict(),
         partial(families.spelled, family=family, layers=config.layers, task=_head(task)),

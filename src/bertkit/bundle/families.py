@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bertkit.errors import ArtifactError, ConfigError
-from bertkit.model.config import Config
+from bertkit.model.config import MEMBERS, Config
 from bertkit.tasks.task import TaskSettings
 
 Settings = Mapping[str, Any]  # of a config.json
@@ -47,10 +47,14 @@ class Family:
     heads: Mapping[str, Head]  # task → class
     pooler: str = ""  # where a body without a task has one
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that must be there, with one of these
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # our settings where a config says nothing
     constants: Mapping[str, Any] = field(default_factory=dict)  # what a config of ours says beside
     read: Callable[[Settings], Settings] = dict  # a config with its keys as the table has them
     write: Callable[[Settings], Settings] = dict  # and back
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Our settings where a config says nothing."""
+        return MEMBERS[self.name]
 
 
 ACTIVATIONS = {  # their value → ours; the first of two with one meaning is the one we write
@@ -66,6 +70,7 @@ PROBLEMS = {  # tasks that share a class
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
+
 
 def read_config(settings: Mapping[str, Any], family: Family) -> Config:
     """Our configuration from a config.json. Keys that are not in the table are not read."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from bertkit.bundle.crc32c import masked_crc32c
 from bertkit.errors import ArtifactError
+from bertkit.text.protobuf import message, varints
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48  # bytes: where the meta and index blocks lie, zeros, the magic number
@@ -88,10 +89,10 @@ def _read_index(name: Path) -> tuple[dict[str, Entry], int]:
     table = file.read_bytes()
     try:
         rows = dict(_rows(table))
-        header = _message(rows.pop(b""))
+        header = message(rows.pop(b""))
         if header.get(2, [0])[0] != 0:
             raise ArtifactError(f"{file}: the checkpoint is big-endian; expected little-endian")
-        entries = {key.decode(): _entry(_message(value)) for key, value in rows.items()}
+        entries = {key.decode(): _entry(message(value)) for key, value in rows.items()}
     except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, ArtifactError):
             raise ArtifactError(f"{file}: {error}; fetch the file again") from error
@@ -104,12 +105,12 @@ def _rows(table: bytes) -> Iterator[tuple[bytes, bytes]]:
     if len(table) < FOOTER or int.from_bytes(table[-8:], "little") != MAGIC:
         raise ArtifactError("the index is cut off, or no TensorFlow index at all")
     footer = table[-FOOTER:-8]
-    (meta, meta_size, index, index_size), place = _varints(footer, 0, 4)
+    (meta, meta_size, index, index_size), place = varints(footer, 0, 4)
     if any(footer[place:]) or index + index_size + TRAILER != len(table) - FOOTER:
         raise ArtifactError("the footer of the index is damaged")
     list(_block(table, meta, meta_size))  # holds nothing, but is checked like the others
     for _, handle in _block(table, index, index_size):
-        (offset, size), _ = _varints(handle, 0, 2)
+        (offset, size), _ = varints(handle, 0, 2)
         yield from _block(table, offset, size)
 
 
@@ -123,47 +124,15 @@ def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]
     restarts = int.from_bytes(content[-4:], "little")
     end, place, key = len(content) - 4 * (restarts + 1), 0, b""
     while place < end:
-        (shared, fresh, length), place = _varints(content, place, 3)
+        (shared, fresh, length), place = varints(content, place, 3)
         key = key[:shared] + content[place : place + fresh]
         yield key, content[place + fresh : place + fresh + length]
         place += fresh + length
 
 
-def _varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """`count` numbers of seven bits a byte, and the place behind them."""
-    numbers = []
-    for _ in range(count):
-        number = shift = 0
-        while data[place] & 0x80:
-            number |= (data[place] & 0x7F) << shift
-            shift, place = shift + 7, place + 1
-        numbers.append(number | data[place] << shift)
-        place += 1
-    return numbers, place
-
-
-def _message(data: bytes) -> dict[int, list]:
-    """A protocol buffer's fields: number → values; nested messages stay bytes."""
-    found, place = dict[int, list](), 0
-    while place < len(data):
-        (tag,), place = _varints(data, place, 1)
-        value: int | bytes
-        if tag & 7 == 0:
-            (value,), place = _varints(data, place, 1)
-        elif tag & 7 == 2:
-            (length,), place = _varints(data, place, 1)
-            value, place = data[place : place + length], place + length
-        elif tag & 7 == 5:
-            value, place = int.from_bytes(data[place : place + 4], "little"), place + 4
-        else:
-            raise ValueError(f"wire type {tag & 7}")
-        found.setdefault(tag >> 3, []).append(value)
-    return found
-
-
 def _entry(fields: dict[int, list]) -> Entry:
-    dimensions = _message(fields.get(2, [b""])[0]).get(2, [])
-    shape = tuple(_message(dimension).get(1, [0])[0] for dimension in dimensions)
+    dimensions = message(fields.get(2, [b""])[0]).get(2, [])
+    shape = tuple(message(dimension).get(1, [0])[0] for dimension in dimensions)
     number = {name: fields.get(field, [0])[0] for name, field in dict(shard=3, offset=4, size=5, crc=6).items()}
     return Entry(shape, DTYPES.get(fields.get(1, [0])[0]), **number)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from bertkit.errors import ArtifactError, HubError
 
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
-SMALL_FILES = ["config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json", "bertkit.json"]
+SMALL_FILES = ["config.json", "bertkit.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"]
+SMALL_FILES += ["merges.txt", "spiece.model", "spm.model", "modules.json", "sentence_bert_config.json", "1_Pooling/*"]
 
 
 def find_model(name: Path | str) -> Path:

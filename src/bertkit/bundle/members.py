@@ -58,7 +58,13 @@ def _rest_of_block(layer: str, *theirs: str) -> Table:
 def _body(prefix: str, query: tuple[str, str, str] = ("query", "key", "value")) -> Table:
     """As BERT's classes spell a body; most of the family does."""
     layer = f"{prefix}.encoder.layer.{{i}}"
-    names = ("attention.output.dense", "attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")
+    names = (
+        "attention.output.dense",
+        "attention.output.LayerNorm",
+        "intermediate.dense",
+        "output.dense",
+        "output.LayerNorm",
+    )
     return {
         **_embeddings(f"{prefix}.embeddings"),
         **_qkv(f"{layer}.attention.self", query),
@@ -70,7 +76,9 @@ def _masked(dense: str, norm: str, bias: str) -> Table:
     return {**_pair("masked.dense", dense), **_pair("masked.norm", norm), "masked.bias": bias}
 
 
-def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "", tokens: str = "") -> Mapping[str, Head]:
+def _heads(
+    classes: str, pooler: str, *, output: str = "classifier", choice: str = "", tokens: str = ""
+) -> Mapping[str, Head]:
     """The fine-tuned classes: what they call the last map, and the pooler before it; `tokens` where all tasks have one."""
     pooled = Head(f"{classes}ForSequenceClassification", output, pooler)
     qa = "classifier" if tokens else "qa_outputs"
@@ -123,7 +131,6 @@ BERT = Family(
 )
 
 
-
 def _read_roberta(settings: Settings) -> Settings:
     """Positions begin behind the row of the piece that pads."""
     return {**settings, "first_position": settings.get("pad_token_id", 1) + 1}
@@ -138,7 +145,6 @@ ROBERTA = Family(
     keys=KEYS | {"first_position": "first_position"},
     needed=SIZES,
     refused=PLAIN,
-    defaults={"first_position": 2, "segments": 1},
     names=_body("roberta"),
     prefix="roberta.",
     read=_read_roberta,
@@ -162,7 +168,6 @@ DISTILBERT = Family(
     },
     needed=("vocab_size", "n_layers", "dim", "n_heads", "hidden_dim"),
     refused=PLAIN,
-    defaults={"segments": 0, "summary": "relu"},
     names={
         **_embeddings("distilbert.embeddings"),
         **_qkv("distilbert.transformer.layer.{i}.attention", ("q_lin", "k_lin", "v_lin")),
@@ -184,15 +189,12 @@ ALBERT = Family(
     keys=KEYS | {"embedding": "embedding_size"},
     needed=(*SIZES, "embedding_size"),
     refused=PLAIN | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
-    defaults={"shared": True, "dropout": 0.0, "attention_dropout": 0.0, "activation": "gelu_tanh"},
     constants={"num_hidden_groups": 1, "inner_group_num": 1},
     names={
         **_embeddings("albert.embeddings"),
         **_pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in"),
         **_qkv(f"{_ALBERT}.attention", ("query", "key", "value")),
-        **_rest_of_block(
-            _ALBERT, "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"
-        ),
+        **_rest_of_block(_ALBERT, "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
     },
     prefix="albert.",
     pooler="albert.pooler",
@@ -221,7 +223,6 @@ ELECTRA = Family(
     keys=KEYS | {"embedding": "embedding_size"},
     needed=SIZES,
     refused=PLAIN,
-    defaults={"summary": "gelu"},
     constants={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu", "summary_last_dropout": 0.1},
     names={**_body("electra"), **_pair("encoder.embeddings.widen", "electra.embeddings_project")},
     prefix="electra.",
@@ -254,7 +255,6 @@ DEBERTA = Family(
         "norm_rel_ebd": ("layer_norm",),
         "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
     },
-    defaults={"place": "relative", "segments": 0, "summary": "gelu", "norm_epsilon": 1e-7},
     constants={
         "relative_attention": True,
         "share_att_key": True,
@@ -271,9 +271,7 @@ DEBERTA = Family(
         **_pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
     },
     prefix="deberta.",
-    pretraining=_masked(
-        "cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"
-    ),
+    pretraining=_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     decoder="cls.predictions.decoder",
     classes={("masked",): "DebertaV2ForMaskedLM", (): "DebertaV2Model"},
     heads=_heads("DebertaV2", "pooler.dense"),
@@ -298,12 +296,9 @@ LONGFORMER = Family(
     keys=ROBERTA.keys | {"window": "window"},
     needed=SIZES,
     refused=PLAIN,
-    defaults={"first_position": 2, "segments": 1, "global_tokens": "none"},
     names={
         **_body("longformer"),
-        **_qkv(
-            "longformer.encoder.layer.{i}.attention.self", ("query_global", "key_global", "value_global"), "global_qkv"
-        ),
+        **_qkv("longformer.encoder.layer.{i}.attention.self", ("query_global", "key_global", "value_global"), "global_qkv"),
     },
     prefix="longformer.",
     read=_read_longformer,
@@ -322,9 +317,7 @@ def _read_modern(settings: Settings) -> Settings:
     bases = settings.get("rope_parameters") or {}
     old = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
     default = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
-    full, near = (
-        float(bases.get(kind, {}).get("rope_theta", settings.get(old[kind]) or default[kind])) for kind in default
-    )
+    full, near = (float(bases.get(kind, {}).get("rope_theta", settings.get(old[kind]) or default[kind])) for kind in default)
     window = settings.get("local_attention", 128) // 2
     return {**settings, "window": window, "global_every": every, "rotary_base": full, "local_rotary_base": near}
 
@@ -357,14 +350,10 @@ MODERNBERT = Family(
     },
     needed=SIZES,
     refused={
-        **{key: (False,) for key in ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")},
+        **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,)),
         "decoder_bias": (True,),
         "classifier_pooling": ("cls",),
         "classifier_activation": ("gelu",),
-    },
-    defaults={
-        **dict(place="rotary", norm="pre", gated=True, bias=False, segments=0, dropout=0.0, attention_dropout=0.0),
-        **dict(summary="gelu", summary_norm=True, norm_epsilon=1e-5),
     },
     names={
         "encoder.embeddings.pieces.weight": "model.embeddings.tok_embeddings.weight",
@@ -390,10 +379,7 @@ MODERNBERT = Family(
     write=_write_modern,
 )
 
-FAMILIES = {
-    family.name: family
-    for family in (BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, LONGFORMER, MODERNBERT)
-}
+FAMILIES = {family.name: family for family in (BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, LONGFORMER, MODERNBERT)}
 
 
 def family_of(settings: Settings) -> Family:

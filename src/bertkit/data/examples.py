@@ -54,22 +54,22 @@ class PretrainingBatch:
     places: Tensor  # [M] where pieces are to be told
     targets: Tensor  # [M]
     labels: Tensor  # [B] 0: B follows A
+    size: Tensor  # [] tokens of examples; behind them, the row is filled up
     hidden: int  # targets that count
     pairs: int  # labels that count
     tokens: int  # of examples, without filler
 
-    @property
-    def counts(self) -> tuple[float, ...]:
-        """What each of the network's sums is a mean over."""
-        return (self.hidden, self.pairs, self.hidden, self.pairs)
+    def count(self, name: str) -> int:
+        """What a network's sum of this name is a mean over: sentences, all tokens, or pieces that were hidden."""
+        return {"next": self.pairs, "token": self.tokens}.get(name.split("_")[0], self.hidden)
 
     def to(self, device: torch.device | str) -> Self:
         return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The same with each tensor changed."""
-        places, targets, labels = change(self.places), change(self.targets), change(self.labels)
-        return replace(self, batch=self.batch.map(change), places=places, targets=targets, labels=labels)
+        changed = {name: change(getattr(self, name)) for name in ("places", "targets", "labels", "size")}
+        return replace(self, batch=self.batch.map(change), **changed)  # type: ignore[arg-type]
 
 
 class ExampleSource:
@@ -89,7 +89,6 @@ class ExampleSource:
         self.held_out, self.evaluation = held_out, evaluation
         self.store, self.settings, self.seed, self.grids = store, settings, seed, grids
         self.tokenizer = store.tokenizer
-        self._begins_word = np.array([not piece.startswith("##") for piece in self.tokenizer.vocabulary])
         special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
         self._ordinary = np.setdiff1d(np.arange(len(self.tokenizer)), special)
         if tokens < settings.length:
@@ -164,6 +163,7 @@ class ExampleSource:
             places=_filled(places, self._capacity(), 0),
             targets=_filled(targets, self._capacity(), NOTHING),
             labels=_filled(labels, packed.sequences, NOTHING),
+            size=torch.tensor(len(row.ids)),
             hidden=len(places),
             pairs=int((labels != NOTHING).sum()),
             tokens=len(row.ids),
@@ -180,7 +180,7 @@ class ExampleSource:
         places = np.where(in_b, (spans.b_begin - spans.a_size - 2)[owners], (spans.a_begin - 1)[owners]) + positions
         ids = np.where(positions == 0, self.tokenizer.cls, self.tokenizer.sep)
         ids[~special] = self.store.ids_at(places[~special])
-        starts = self._begins_word[ids]
+        starts = self.tokenizer.begins_word[ids]
         after = np.append(True, special[:-1])
         return Row(ids, owners, special, starts | after, len(spans)), in_b.astype(np.int64), positions
 

@@ -31,13 +31,13 @@ class TaskBatch:
     places: Tensor  # [M] tokens of the row
     groups: Tensor  # [M] which places belong together: those of a sequence, or of a unit
     targets: Tensor  # the task's own shape, NOTHING where there is none
-    count: int  # targets that count
+    known: int  # targets that count
     tokens: int
     features: Tensor | None = None  # [T, n, D] of a frozen encoder, computed before
 
-    @property
-    def counts(self) -> tuple[float, ...]:
-        return (self.count, self.count)
+    def count(self, name: str) -> int:
+        """What a network's sum of this name is a mean over."""
+        return self.tokens if name.startswith("token_") else self.known
 
     def to(self, device: torch.device | str) -> Self:
         return self.map(lambda tensor: tensor.to(device))

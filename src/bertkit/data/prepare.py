@@ -125,7 +125,7 @@ def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: Cleaning, shard_to
     return {
         "sources": [[file.name, file.stat().st_size] for file in corpus.files],
         "bad_lines": corpus.bad,
-        "tokenizer": hashlib.sha256(repr((tokenizer.vocabulary, tokenizer.cased, tokenizer.max_word)).encode()).hexdigest(),
+        "tokenizer": hashlib.sha256(tokenizer.content.encode()).hexdigest(),
         "cleaning": asdict(cleaning),
         "shard_tokens": shard_tokens,
     }

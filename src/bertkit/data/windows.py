@@ -58,7 +58,7 @@ def cut_windows(count: int, room: int, stride: int) -> Iterator[slice]:
 
 def text_windows(tokenizer: Tokenizer, a: Pieces, b: Pieces | None, length: int, stride: int) -> list[Encoding]:
     """A text, or a pair, in windows over its longer part; with no stride it is cut off instead."""
-    specials = 2 if b is None else 3
+    specials = 2 if b is None else 2 + tokenizer.between
     whole = len(a) + (0 if b is None else len(b)) + specials
     if not stride or whole <= length:
         return [tokenizer.join(a, b, max_length=length)]
@@ -66,7 +66,7 @@ def text_windows(tokenizer: Tokenizer, a: Pieces, b: Pieces | None, length: int,
         return [tokenizer.join(a[part]) for part in cut_windows(len(a), length - 2, min(stride, length - 2))]
     short_first = len(a) <= len(b)
     short, long = (a, b) if short_first else (b, a)
-    short = short[: (length - 3) // 2]
-    room = length - 3 - len(short)
+    short = short[: (length - specials) // 2]
+    room = length - specials - len(short)
     parts = [long[part] for part in cut_windows(len(long), room, min(stride, room))]
     return [tokenizer.join(short, part) if short_first else tokenizer.join(part, short) for part in parts]

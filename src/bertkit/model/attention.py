@@ -49,8 +49,9 @@ class Attention(nn.Module):
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         """Who looks at whom, for looking inside: [H, L, L] for each sequence, in the batch's order."""
         q, k, _ = self._qkv(x, places).permute(1, 2, 0, 3)  # 3 × [H, T, K]
+        q = q * self.head_width**-0.5
         spans = [slice(begin, end) for begin, end in pairwise(batch.boundaries.tolist())]
-        return [(q[:, s] @ k[:, s].mT * self.head_width**-0.5 + self._hidden(s.stop - s.start, x)).softmax(-1) for s in spans]
+        return [(q[:, s] @ k[:, s].mT + self._hidden(s.stop - s.start, x)).softmax(-1) for s in spans]
 
     def _hidden(self, length: int, x: Tensor) -> Tensor:
         """-inf where query i may not look at key j [L, L], else 0."""
@@ -88,8 +89,7 @@ def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wi
     for bucket in batch.buckets:
         q, k, v = in_grid(qkv, bucket)
         if window:
-            inside = torch.ones_like(bucket.tokens, dtype=torch.bool) if bucket.inside is None else bucket.inside[:, 0, 0]
-            a = attend_near(q, k, v, inside, window, dropout)
+            a = attend_near(q, k, v, bucket.there, window, dropout)
         else:
             inside = None if causal else bucket.inside
             a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)

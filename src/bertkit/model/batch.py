@@ -20,6 +20,11 @@ class Bucket:
     tokens: Tensor  # [n, L] places in the row; beyond a sequence's end, any place
     inside: Tensor | None  # [n, 1, 1, L] whether the place belongs to the sequence; None if all do
 
+    @property
+    def there(self) -> Tensor:
+        """The same as [n, L], in any case."""
+        return torch.ones_like(self.tokens, dtype=torch.bool) if self.inside is None else self.inside[:, 0, 0]
+
 
 @dataclass(frozen=True)
 class Batch:

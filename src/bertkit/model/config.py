@@ -96,6 +96,19 @@ class Config:
         return replace(self, **changes)
 
 
+MEMBERS: dict[str, dict[str, Any]] = {  # what makes each of them out of BERT, by their Hugging Face model_type
+    "bert": {},
+    "roberta": dict(first_position=2, segments=1),
+    "distilbert": dict(segments=0, summary="relu"),
+    "albert": dict(shared=True, dropout=0.0, attention_dropout=0.0, activation="gelu_tanh"),
+    "electra": dict(summary="gelu"),
+    "deberta-v2": dict(place="relative", segments=0, summary="gelu", norm_epsilon=1e-7),
+    "longformer": dict(first_position=2, segments=1, global_tokens="none"),
+    "modernbert": dict(
+        **dict(place="rotary", norm="pre", gated=True, bias=False, segments=0, dropout=0.0, attention_dropout=0.0),
+        **dict(summary="gelu", summary_norm=True, norm_epsilon=1e-5),
+    ),
+}
 SIZES = {  # the paper's two and the published miniatures: layers, width; heads are 64 wide, feed-forward is 4 × width
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -107,7 +120,7 @@ SIZES = {  # the paper's two and the published miniatures: layers, width; heads 
 
 
 def sized(name: str, **changes: Any) -> Config:
-    """The configuration of a named size, with some fields changed."""
+    """The configuration of a named size, with some fields changed, such as those of MEMBERS."""
     if name not in SIZES:
         raise ConfigError(f"no size {name!r}{did_you_mean(name, SIZES)}; there are {', '.join(SIZES)}")
     layers, width = SIZES[name]

@@ -40,9 +40,9 @@ def moved(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def wants_grids(device: torch.device, precision: str) -> bool:
+def wants_grids(device: torch.device, precision: str, config: Config) -> bool:
     """Whether attention there works on grids; else a kernel reads the packed row (model/attention.py)."""
-    return device.type != "cuda" or precision == "fp32"
+    return device.type != "cuda" or precision == "fp32" or config.needs_grids
 
 
 def compiled(module: Callable) -> Any:

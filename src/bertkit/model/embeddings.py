@@ -13,39 +13,24 @@ from bertkit.model.dropout import Dropout
 from bertkit.model.norm import Norm, narrow
 
 
-class Segments(nn.Embedding):
-    """Whether a token belongs to A or B; where there is one segment only, all belong to it."""
-
-    def forward(self, batch: Batch) -> Tensor:
-        return super().forward(batch.segments.clamp(max=self.num_embeddings - 1))
-
-
-class Positions(nn.Embedding):
-    """Where in its sequence a token stands; `first` is the row of the first position."""
-
-    first = 0
-
-    def forward(self, batch: Batch) -> Tensor:
-        return super().forward(batch.positions + self.first)
-
-
 class Embeddings(nn.Module):
+    """With as many tables as the member has: one of segments, in which B may share A's row, one of positions."""
+
     def __init__(self, config: Config):
         super().__init__()
-        width = config.piece_width
+        width, self.first = config.piece_width, config.first_position
         self.pieces = nn.Embedding(config.vocabulary, width)
-        self.segments = Segments(config.segments, width) if config.segments else None
-        self.positions = None
-        if config.place == "learned":
-            self.positions = Positions(config.positions + config.first_position, width)
-            self.positions.first = config.first_position
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
+        learned = config.place == "learned"
+        self.positions = nn.Embedding(config.positions + self.first, width) if learned else None
         self.norm = Norm(width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(width, config.width) if config.embedding else nn.Identity()
 
     def forward(self, batch: Batch) -> Tensor:
         x = self.pieces(batch.ids)  # [T, E]
-        for table in (self.segments, self.positions):
-            if table is not None:
-                x = x + table(batch)
+        if self.segments is not None:
+            x = x + self.segments(batch.segments.clamp(max=self.segments.num_embeddings - 1))
+        if self.positions is not None:
+            x = x + self.positions(batch.positions + self.first)
         return self.widen(self.dropout(narrow(self.norm(x))))  # [T, D]

@@ -20,8 +20,8 @@ def attend_near(
     dropout: float,
     far: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near; `far`: keys and values [n, H, G, K] that
-    everybody sees, and which of them are there [n, G]."""
+    """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near; `far`: keys and values [n, H, G, K]
+    that everybody sees, and which of them are there [n, G]."""
     n, heads, length, width = q.shape
     blocks = -(-length // window)
     fill = blocks * window - length
@@ -43,7 +43,7 @@ def _neighbours(x: Tensor, window: int, fill: int) -> Tensor:
 
 
 def _near(seen: Tensor, window: int, fill: int) -> Tensor:
-    """Who sees whom in a block and its neighbours. All see themselves: who is not seen is not read either, but must not be NaN."""
+    """Who sees whom in a block and its neighbours. All see themselves: what is not read must not be NaN either."""
     there = F.pad(seen, (window, window + fill)).unfold(1, 3 * window, window).flatten(0, 1)  # [n·b, 3 w]
     own = torch.arange(window, device=seen.device)[:, None] + window
     distance = (own - torch.arange(3 * window, device=seen.device)).abs()  # [w, 3 w]

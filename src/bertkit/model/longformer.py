@@ -16,7 +16,7 @@ from bertkit.model.local import attend_near
 
 
 class LongAttention(Attention):
-    """Global tokens have queries, keys and values of their own when they look at all; seen by others, they have the usual."""
+    """Global tokens have queries, keys and values of their own when they look at all; others see their usual ones."""
 
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
@@ -34,7 +34,7 @@ class LongAttention(Attention):
         """Mixed values of a grid [n, H, L, K]."""
         rate = self.rate if self.training else 0.0
         q, k, v = in_grid(qkv, bucket)  # [n, H, L, K]
-        inside = torch.ones_like(bucket.tokens, dtype=torch.bool) if bucket.inside is None else bucket.inside[:, 0, 0]
+        inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
         at = seen.int().argsort(dim=1, descending=True, stable=True)[:, : int(seen.sum(1).max())]  # [n, G]
         there = seen.gather(1, at)
@@ -51,7 +51,7 @@ class LongAttention(Attention):
 
 
 def choose_global(batch: Batch, choice: str) -> Tensor:
-    """Which tokens are global [T]: none, each sequence's first, the question before the first [SEP], or what is behind it."""
+    """Which tokens are global [T]: none, each sequence's first, what is before the first [SEP], or what is behind it."""
     first, second = batch.positions == 0, batch.segments > 0
     after = torch.roll(second, -1) & ~second  # the separator behind the first part
     begins = second & ~torch.roll(second, 1)  # the separator, if doubled, before the second

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bertkit.errors import InputError, did_you_mean
+from bertkit.recipes import family
 from bertkit.recipes.bert import bert_base, bert_large, bert_medium, bert_mini, bert_small, bert_tiny
 from bertkit.recipes.fast import demo, fast_base, fast_small
 from bertkit.train.recipe import Recipe
@@ -19,6 +20,15 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "fast-small": fast_small,
     "fast-base": fast_base,
     "demo": demo,
+    "roberta-base": family.roberta_base,
+    "albert-base": family.albert_base,
+    "electra-base": family.electra_base,
+    "electra-small": family.electra_small,
+    "spanbert-base": family.spanbert_base,
+    "deberta-v3-base": family.deberta_base,
+    "longformer-base": family.longformer_base,
+    "modernbert-base": family.modernbert_base,
+    "distilbert-base": family.distilbert_base,
 }
 
 

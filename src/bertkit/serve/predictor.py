@@ -29,6 +29,7 @@ from bertkit.tasks.choice import Chosen
 from bertkit.tasks.metrics import entities
 from bertkit.tasks.qa import Answered
 from bertkit.tasks.tagging import Tagged
+from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import Encoding, Pieces
 
 POOLINGS = ("mean", "cls", "max")
@@ -119,10 +120,11 @@ class Model:
         return self.each("filling", encodings, lambda batch: self._fill_batch(batch, top))
 
     def embed(
-        self, texts: Sequence[str], *, pooling: str = "", normalize: bool = False, truncate: bool = False
+        self, texts: Sequence[str], *, pooling: str = "", normalize: bool | None = None, truncate: bool = False
     ) -> np.ndarray:
         """A vector for each text [N, D]: its pieces' mean or maximum, or [CLS]'s; by default what it was tuned for."""
-        pooling = pooling or (self.bundle.task.settings.pooling if self.bundle.task else "mean")
+        tuned = self.bundle.task.settings if self.bundle.task else TaskSettings()
+        pooling, normalize = pooling or tuned.pooling, tuned.normalize if normalize is None else normalize
         if pooling not in POOLINGS:
             raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
         encodings = self.encode_texts(texts, truncate=truncate)
@@ -346,7 +348,7 @@ def _parameters(network: torch.nn.Module) -> dict[str, int]:
     parts = {"embeddings": 0, "blocks": 0, "pooler": 0, "heads": 0}
     for name, parameter in network.named_parameters():
         part = name.split(".")[1] if name.startswith("encoder.") else "heads"
-        parts[part] += parameter.numel()
+        parts[part if part in parts else "blocks"] += parameter.numel()
     return parts | {"total": sum(parts.values())}
 
 

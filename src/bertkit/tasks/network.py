@@ -32,6 +32,9 @@ class TaskNetwork(nn.Module):
         super().__init__()
         self.encoder = Encoder(encoder_config(config, task))
         self.dropout = Dropout(config.dropout)
+        self.lstm: nn.LSTM | None = None
+        if below := task.settings.lstm:
+            self.lstm = nn.LSTM(self.mixed_width(config, task), below, num_layers=2, bidirectional=True, batch_first=True)
         self.output = nn.Linear(self.read_width(config, task), task.outputs)
         self.loss = LOSSES[task.loss]
         self.smoothing = 0.0
@@ -40,26 +43,49 @@ class TaskNetwork(nn.Module):
 
     def read_width(self, config: Config, task: Task) -> int:
         """The width of what the last map reads."""
-        return 3 * config.width if task.loss == "vectors" else config.width  # similarity judges (u, v, |u - v|)
+        mixed = 2 * task.settings.lstm or self.mixed_width(config, task)
+        return 3 * config.width if task.loss == "vectors" else mixed  # similarity judges (u, v, |u - v|)
+
+    def mixed_width(self, config: Config, task: Task) -> int:
+        """The width of a token's vector before any LSTM."""
+        return config.width
+
+    @property
+    def kept(self) -> TaskNetwork:
+        """What is left of training: all of it."""
+        return self
 
     def forward(self, data: TaskBatch) -> Tensor:
         return torch.stack(self.loss(self.logits(data), data, self))  # [2]
 
     def logits(self, data: TaskBatch) -> Tensor:
         """[M, C]"""
-        x = self.read(data).index_select(0, data.places)  # [M, D]
+        return self.told(self.read(data), data)
+
+    def told(self, x: Tensor, data: TaskBatch) -> Tensor:
+        """The logits from a vector for each token [T, D]."""
+        x = x.index_select(0, data.places)  # [M, D]
         if self.encoder.pooler is not None:
             x = self.encoder.pooler(x)
         return self.output(self.dropout(x)).float()
 
     def read(self, data: TaskBatch) -> Tensor:
         """A vector for each token [T, D]."""
-        return self.encoder(data.batch)
+        return self.in_order(self.encoder(data.batch), data.batch)
+
+    def in_order(self, x: Tensor, batch: Batch) -> Tensor:
+        """Through the LSTM, if there is one, sequence by sequence."""
+        if self.lstm is None:
+            return x
+        sequences = x.split(batch.boundaries.diff().tolist())
+        packed, _ = self.lstm(nn.utils.rnn.pack_sequence(list(sequences), enforce_sorted=False))
+        return torch.cat(nn.utils.rnn.unpack_sequence(packed))
 
 
 def encoder_config(config: Config, task: Task) -> Config:
     """The encoder that a task needs: with a pooler or without, and which tokens see all where most see a window."""
-    pooler = (task.pooled or config.summary_norm) and not task.settings.features
+    pooler = (task.pooled or config.summary_norm) and not task.settings.features and not task.settings.lstm
+    pooler = pooler or (task.loss == "vectors" and config.pooler)  # unused, but kept
     looks = "options" if task.layout.by_unit and task.loss == "picks" else "question" if task.loss == "picks" else "none"
     looks = "first" if task.pooled and looks == "none" else looks
     return config.with_(pooler=pooler, global_tokens=looks if config.global_tokens else "")
@@ -72,9 +98,9 @@ class SimilarityNetwork(TaskNetwork):
         super().__init__(config, task)
         self.pooling, self.objective = task.settings.pooling, task.settings.objective
 
-    def logits(self, data: TaskBatch) -> Tensor:
+    def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """[M, D], one for each text."""
-        return pool(self.encoder(data.batch).float(), data, self.pooling)
+        return pool(x.float(), data, self.pooling)
 
 
 class FeatureNetwork(TaskNetwork):
@@ -85,33 +111,21 @@ class FeatureNetwork(TaskNetwork):
         settings = task.settings
         self.layers, self.mix = settings.features, settings.mix
         self.shares = nn.Parameter(torch.zeros(len(self.layers))) if self.mix == "weighted" else None
-        self.lstm: nn.LSTM | None = None
-        if settings.lstm:
-            read = config.width * (1 if self.mix == "weighted" else len(self.layers))
-            self.lstm = nn.LSTM(read, settings.lstm, num_layers=2, bidirectional=True, batch_first=True)
         self.encoder.requires_grad_(False)
 
-    def read_width(self, config: Config, task: Task) -> int:
-        settings = task.settings
-        return 2 * settings.lstm or config.width * (1 if settings.mix == "weighted" else len(settings.features))
+    def mixed_width(self, config: Config, task: Task) -> int:
+        return config.width * (1 if task.settings.mix == "weighted" else len(task.settings.features))
 
     def read(self, data: TaskBatch) -> Tensor:
         x = (self.features(data.batch) if data.features is None else data.features).to(self.output.weight.dtype)  # [T, n, D]
         x = x.flatten(1) if self.shares is None else torch.einsum("tnd,n->td", x, self.shares.softmax(0))
-        return x if self.lstm is None else self._in_order(x, data.batch)
+        return self.in_order(x, data.batch)
 
     @torch.no_grad()
     def features(self, batch: Batch) -> Tensor:
         """The frozen encoder's states at the chosen layers, without dropout [T, n, D]."""
         states = self.encoder.eval().hidden_states(batch)
         return torch.stack([states[layer] for layer in self.layers], 1)
-
-    def _in_order(self, x: Tensor, batch: Batch) -> Tensor:
-        """Through the LSTM, sequence by sequence."""
-        assert self.lstm is not None
-        sequences = x.split(batch.boundaries.diff().tolist())
-        packed, _ = self.lstm(nn.utils.rnn.pack_sequence(list(sequences), enforce_sorted=False))
-        return torch.cat(nn.utils.rnn.unpack_sequence(packed))
 
 
 def pool(x: Tensor, data: TaskBatch, pooling: str) -> Tensor:

@@ -74,13 +74,21 @@ class Pretraining(nn.Module):
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         """Sums over the batch, as named: losses, and how many of each were told right."""
-        x = self.encoder(data.batch)
-        sums = [x.new_zeros((), dtype=torch.float32)] * 4
+        return self.sums(self.encoder(data.batch), data)
+
+    def sums(self, x: Tensor, data: PretrainingBatch) -> Tensor:
+        """The same from the encoder's vectors [T, D]."""
+        found = [x.new_zeros((), dtype=torch.float32)] * 4
         if self.masked is not None:
-            sums[0], sums[2] = _sums(self.masked_logits(x, data.places), data.targets)
+            found[0], found[2] = sums(self.masked_logits(x, data.places), data.targets)
         if self.next is not None:
-            sums[1], sums[3] = _sums(self.next_logits(x, data.batch), data.labels)
-        return torch.stack(sums)
+            found[1], found[3] = sums(self.next_logits(x, data.batch), data.labels)
+        return torch.stack(found)
+
+    @property
+    def kept(self) -> Pretraining:
+        """What is left of pre-training: all of it."""
+        return self
 
     def masked_logits(self, x: Tensor, places: Tensor) -> Tensor:
         """Scores [M, V] at the given places of the row x [T, D], and nowhere else."""
@@ -93,7 +101,7 @@ class Pretraining(nn.Module):
         return self.next(self.encoder.pooler(x.index_select(0, batch.firsts)))
 
 
-def _sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """The summed cross-entropy and the number of right answers, where there is a target."""
     loss = F.cross_entropy(logits.float(), targets, ignore_index=NOTHING, reduction="sum")
     return loss, (logits.detach().argmax(-1) == targets).sum().float()

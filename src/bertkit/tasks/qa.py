@@ -60,14 +60,16 @@ class QuestionAnswering(Task):
         contexts = {record.context: None for record in records}
         pieces = dict(zip(contexts, tokenizer.pieces(list(contexts)), strict=True))
         questions = tokenizer.pieces([record.question for record in records])
-        most = min(self.settings.question_length, (self.settings.max_length - 3) // 2)  # half is for the context
+        room = (self.settings.max_length - 2 - tokenizer.between) // 2  # half is for the context
+        most = min(self.settings.question_length, room)
         return [
             self._inputs(record, question[:most], pieces[record.context], tokenizer)
             for record, question in zip(records, questions, strict=True)
         ]
 
     def _inputs(self, record: Question, question: Pieces, context: Pieces, tokenizer: Tokenizer) -> list[Input]:
-        room = self.settings.max_length - 3 - len(question)
+        begins = len(question) + 1 + tokenizer.between  # the context's place in a window
+        room = self.settings.max_length - begins - 1
         span = _pieces_of(record, context) if record.answers else None
         inputs = []
         stride = min(self.settings.stride or min(128, max(1, room // 2)), room)
@@ -75,7 +77,7 @@ class QuestionAnswering(Task):
             encoding = tokenizer.join(question, context[part])
             target = [NOTHING, NOTHING] if span is None and not record.impossible else [0, 0]
             if span and part.start <= span[0] and span[1] < part.stop:
-                target = [place - part.start + len(question) + 2 for place in span]
+                target = [place - part.start + begins for place in span]
             everywhere = np.arange(len(encoding))
             inputs.append(Input(encoding.ids, encoding.segments, everywhere, np.array(target), encoding.offsets))
         return inputs

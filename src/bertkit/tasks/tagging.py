@@ -35,7 +35,7 @@ class Tagging(Task):
 
     def units(self, records: Sequence[Words], tokenizer: Tokenizer) -> list[list[Input]]:
         known = list({word: None for record in records for word in record.words})
-        pieces = {word: one.ids for word, one in zip(known, tokenizer.pieces(known), strict=True)}
+        pieces = {word: one.ids for word, one in zip(known, tokenizer.words(known), strict=True)}
         sentences = [_sentence(record, number, pieces, tokenizer.unk) for number, record in enumerate(records, start=1)]
         return [self._inputs(tokenizer, records, sentences, index) for index in range(len(records))]
 

@@ -36,12 +36,13 @@ class TaskSettings:
     )
     temperature: float = 1.0  # logits are divided by it
     pooling: str = "mean"  # similarity: mean, cls or max
+    normalize: bool = False  # similarity: vectors have the length 1
     objective: str = ""  # similarity: cosine, classes, triplet or negatives
     scale: float = 1.0  # similarity: what labels are divided by
     metrics: tuple[str, ...] = ()  # the headline first; () for the task's own
     features: tuple[int, ...] = ()  # the encoder stays frozen, and its states of these layers are what the head reads
     mix: str = "concat"  # of these layers: concat, or weighted for a learned sum
-    lstm: int = 0  # width of a two-layer bidirectional LSTM between features and head; 0 for none
+    lstm: int = 0  # width of a two-layer bidirectional LSTM below the head; 0 for none
 
     def __post_init__(self) -> None:
         for name, known in (("pooling", ("mean", "cls", "max")), ("mix", ("concat", "weighted"))):

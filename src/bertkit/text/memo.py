@@ -1,13 +1,15 @@
 """The fast way to encode a corpus: every white-space-separated chunk is encoded once and remembered.
 
-Chunks of natural text repeat, and a chunk's pieces do not depend on its neighbours: the normaliser works character by
-character and the pre-tokenizer always splits at white space. So a corpus is a look-up per chunk and one numpy
-expansion per batch, with the library called only for chunks not seen before. The ids are the library's own.
+Chunks of natural text repeat, and in WordPiece a chunk's pieces do not depend on its neighbours: the normaliser works
+character by character and the pre-tokenizer always splits at white space. So a corpus is a look-up per chunk and one
+numpy expansion per batch, with the library called only for chunks not seen before. The ids are the library's own. Other
+kinds of tokenizer look beyond white space, and go through the library's batch call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -27,6 +29,10 @@ class CorpusEncoder:
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """All ids in one row [T] int32, and the boundaries [len(texts) + 1] int64 of the texts in it."""
+        if self.tokenizer.kind != "wordpiece":
+            rows = self.tokenizer.ids(texts)
+            bounds = np.cumsum([0, *map(len, rows)])
+            return np.fromiter(chain.from_iterable(rows), np.int32, bounds[-1]), bounds
         if self.used_bytes > self.memo_bytes:
             self._forget()
         chunks = cut(texts)

@@ -1,14 +1,16 @@
-"""WordPiece as BERT was published with it: strings in, ids with their places in the string out.
+"""Tokenizers of the BERT family: strings in, ids with their places in the string out.
 
 The work is done by the `tokenizers` library; this file owns what a BERT needs around it: the special pieces, pairs,
 truncation, and the folder that other tools read. A special piece spelled out in a text ("[SEP]") is text, never an
-id; only [MASK], and only where the caller asks for it, is read from the text.
+id; only the mask, and only where the caller asks for it, is read from the text.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,22 +18,25 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import models
 
 from bertkit.atomic import new_folder
 from bertkit.errors import ArtifactError, InputError
+from bertkit.text import kinds
+from bertkit.text.sentencepiece import read_sentencepiece
 
-SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_WORD = 100  # characters; a longer word becomes [UNK]
-FILES = ("tokenizer.json", "vocab.txt")
+SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
+MAX_WORD = 100  # characters; a longer word becomes [UNK], where words have a longest length
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
+WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """A text, or a pair, as the model sees it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+    """A text, or a pair, as the model sees it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], or [CLS] A [SEP] [SEP] B [SEP]."""
 
     ids: np.ndarray  # [T] int32
-    segments: np.ndarray  # [T] int8: 0 for [CLS] A [SEP], 1 for B [SEP]
+    segments: np.ndarray  # [T] int8: 0 for [CLS] A [SEP], 1 for all behind
     offsets: np.ndarray  # [T, 2] int32: characters of the original string; (0, 0) for special pieces
     starts: np.ndarray  # [T] bool: the piece begins a word; False for special pieces
     dropped: int = 0  # pieces that truncation left out
@@ -59,55 +64,50 @@ class Tokenizer:
     """Text to ids and back. Made by `from_vocabulary`, or read by `load`."""
 
     def __init__(self, backend: tokenizers.Tokenizer):
-        settings = json.loads(backend.to_str())
-        _check_settings(settings)
-        self._settings = settings
+        self._settings = json.loads(backend.to_str())
+        kinds.check(self._settings)
+        backend.no_padding()
+        backend.no_truncation()
+        self.specials = kinds.complete(backend)  # role → spelling
+        self.content = backend.to_str()  # tokenizer.json: all that the ids depend on
+        self.kind = self._settings["model"]["type"].lower()  # wordpiece, bpe or unigram
+        self.between = backend.num_special_tokens_to_add(True) - 2  # separators between the parts of a pair
+        ids = backend.get_vocab()
+        self.pad, self.unk, self.cls, self.sep, self.mask = (ids[name] for name in self.specials.values())
+        if self.kind == "unigram":
+            kinds.guard(backend, list(self.specials.values()))
+        backend.encode_special_tokens = True  # a special piece spelled out in a text stays text
         self._backend = backend
-        self._backend.no_padding()
-        self._backend.no_truncation()
-        self._backend.encode_special_tokens = True  # a special piece spelled out in a text stays text
-        self.pad, self.unk, self.cls, self.sep, self.mask = (self._special(name) for name in SPECIALS)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process makes the tokenizer anew: the library's own way there forgets that special pieces stay text."""
+        return _from_content, (self.content,)
 
     @classmethod
     def from_vocabulary(
         cls, vocabulary: Sequence[str] | Mapping[str, int], *, cased: bool, max_word: int = MAX_WORD
     ) -> Tokenizer:
-        """A tokenizer over the given pieces: in order of their ids, or mapped to them."""
+        """A WordPiece tokenizer over the given pieces: in order of their ids, or mapped to them."""
         if not isinstance(vocabulary, Mapping):
             vocabulary = {piece: index for index, piece in enumerate(vocabulary)}
-        _check_specials(vocabulary)
         model = models.WordPiece(dict(vocabulary), unk_token="[UNK]", max_input_chars_per_word=max_word)
-        backend = tokenizers.Tokenizer(model)
-        backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
-        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-        backend.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
-        )
-        backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIALS])
-        return cls(backend)
+        return cls(kinds.wordpiece(model, cased=cased))
 
     @classmethod
     def load(cls, path: Path | str, *, cased: bool | None = None) -> Tokenizer:
-        """Reads `tokenizer.json`, `vocab.txt`, or a folder that holds one of them.
+        """Reads a tokenizer.json, vocab.txt, vocab.json with its merges.txt, .model, or a folder that holds one of them.
 
-        A bare vocab.txt does not say whether it is cased: a tokenizer_config.json beside it does, or `cased`; failing
-        both, it is cased if it has a word with a capital letter, which no lower-cased text could ever use.
+        A bare vocabulary does not say whether it is cased: a tokenizer_config.json beside it does, or `cased`; failing
+        both, a vocab.txt is cased if it has a word with a capital letter, which no lower-cased text could ever use.
         """
         file = _tokenizer_file(Path(path))
-        if file.suffix == ".json":
-            return cls(_read_backend(file))
-        vocabulary = read_vocabulary(file)
-        if cased is None:
-            cased = _stated_casing(file.parent)
-        if cased is None:
-            cased = any(piece.isalpha() and piece != piece.lower() for piece in vocabulary)
         try:
-            return cls.from_vocabulary(vocabulary, cased=cased)
+            return cls(_read_backend(file, cased))
         except ArtifactError as error:
             raise ArtifactError(f"{file}: {error}") from error
+        except Exception as error:  # the library raises a bare Exception for every fault in a file
+            advice = f"get it again, or use another of {', '.join(FILES)}"
+            raise ArtifactError(f"{file}: not a tokenizer file ({error}); {advice}") from error
 
     def save(self, folder: Path | str) -> None:
         """Writes a folder that `load` and transformers' AutoTokenizer read to the same ids."""
@@ -115,30 +115,36 @@ class Tokenizer:
             self.write_files(aside)
 
     def write_files(self, folder: Path, *, max_length: int | None = None) -> None:
-        """Writes vocab.txt, tokenizer.json and tokenizer_config.json into an existing folder."""
-        self._backend.save(str(folder / "tokenizer.json"))
-        pieces = "".join(f"{piece}\n" for piece in self.vocabulary)
-        (folder / "vocab.txt").write_text(pieces, encoding="utf-8", newline="\n")
-        normalizer = self._settings["normalizer"]
-        config = {
-            "tokenizer_class": "BertTokenizer",
-            "do_lower_case": normalizer["lowercase"],
-            "strip_accents": normalizer["strip_accents"],
-            "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-            **{f"{name[1:-1].lower()}_token": name for name in SPECIALS},
-        }
+        """Writes tokenizer.json and tokenizer_config.json, for WordPiece vocab.txt too, into an existing folder."""
+        (folder / "tokenizer.json").write_text(self.content, encoding="utf-8")
+        config: dict[str, Any] = {f"{role}_token": name for role, name in self.specials.items()}
+        if self.kind == "wordpiece":
+            pieces = "".join(f"{piece}\n" for piece in self.vocabulary)
+            (folder / "vocab.txt").write_text(pieces, encoding="utf-8", newline="\n")
+            normalizer = self._settings["normalizer"]
+            config |= {
+                "tokenizer_class": "BertTokenizer",
+                "do_lower_case": normalizer["lowercase"],
+                "strip_accents": normalizer["strip_accents"],
+                "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
+            }
+        else:  # the class that takes tokenizer.json as it is; the families' own put other parts around its vocabulary
+            segments = [] if self.kind == "bpe" else ["token_type_ids"]
+            names = ["input_ids", *segments, "attention_mask"]
+            config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
         if max_length:
             config["model_max_length"] = max_length
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     @property
     def cased(self) -> bool:
-        return not self._settings["normalizer"]["lowercase"]
+        normalizer = json.dumps(self._settings["normalizer"])
+        return '"lowercase": true' not in normalizer and '"Lowercase"' not in normalizer
 
     @property
-    def max_word(self) -> int:
-        """Characters of the longest word that is not [UNK] for its length alone."""
-        return self._settings["model"]["max_input_chars_per_word"]
+    def max_word(self) -> int | None:
+        """Characters of the longest word that is not [UNK] for its length alone; None where length does not matter."""
+        return self._settings["model"].get("max_input_chars_per_word")
 
     @cached_property
     def vocabulary(self) -> list[str]:
@@ -149,17 +155,34 @@ class Tokenizer:
             pieces[index] = piece
         return pieces
 
+    @cached_property
+    def begins_word(self) -> np.ndarray:
+        """[pieces] bool: whether a piece begins a word wherever it stands, as far as the piece alone can tell."""
+        marked = [piece.startswith(WORD_MARKS[self.kind]) for piece in self.vocabulary]
+        return np.array(marked) != (self.kind == "wordpiece")
+
     def __len__(self) -> int:
         return len(self.vocabulary)
 
     def pieces(self, texts: Sequence[str], *, read_mask: bool = False) -> list[Pieces]:
-        """The pieces of each text, without special ones; `read_mask` reads "[MASK]" as the special piece."""
+        """The pieces of each text, without special ones; `read_mask` reads "[MASK]", or the mask's own spelling, as it."""
         backend = self._mask_reader if read_mask else self._backend
-        try:
+        with _checked(texts):
+            if read_mask:  # the spellings are equally long, so places stay
+                texts = [text.replace("[MASK]", self.specials["mask"]) for text in texts]
             encodings = backend.encode_batch(list(texts), add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError) as error:
-            raise InputError(f"expected texts as Unicode strings, found {_first_bad(texts)}") from error
-        return [_pieces(encoding) for encoding in encodings]
+        found = [_pieces(encoding) for encoding in encodings]
+        return found if self.kind == "wordpiece" else list(map(_without_space, found, texts))
+
+    def words(self, words: Sequence[str]) -> list[Pieces]:
+        """The pieces of words as they stand within a sentence: byte-level pieces know the space before them."""
+        return self.pieces([f" {word}" for word in words] if self.kind == "bpe" else words)
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of `pieces` alone, faster."""
+        with _checked(texts):
+            encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def ids_and_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """A long text's ids and the character at which each begins, no more: what the corpus encoder needs."""
@@ -186,27 +209,24 @@ class Tokenizer:
         return [self.join(a, b, max_length=max_length) for a, b in zip(first, second, strict=True)]
 
     def join(self, a: Pieces, b: Pieces | None = None, *, max_length: int | None = None) -> Encoding:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated longest first to `max_length`."""
-        specials = 2 if b is None else 3
+        """[CLS] A [SEP], or with [SEP] B [SEP] or B [SEP] behind it, truncated longest first to `max_length`."""
+        specials = 2 if b is None else 2 + self.between
         full = len(a) + (0 if b is None else len(b))
         if max_length is not None:
             if max_length < specials:
                 raise InputError(f"a maximum length of {max_length} leaves no room beside {specials} special pieces")
             keep_a, keep_b = longest_first(len(a), 0 if b is None else len(b), max_length - specials)
             a, b = a[:keep_a], None if b is None else b[:keep_b]
-        parts = [a] if b is None else [a, b]
-        ids, offsets, starts = [np.array([self.cls], np.int32)], [_NOWHERE], [_NO_START]
-        for part in parts:
-            ids += [part.ids, np.array([self.sep], np.int32)]
-            offsets += [part.offsets, _NOWHERE]
-            starts += [part.starts, _NO_START]
-        sizes = [len(a) + 2] if b is None else [len(a) + 2, len(b) + 1]
+        cls, sep = _special(self.cls), _special(self.sep)
+        first, second = [cls, a, sep], [] if b is None else [sep] * (self.between - 1) + [b, sep]
+        parts = first + second
+        sizes = [sum(map(len, first)), sum(map(len, second))]
         return Encoding(
-            ids=np.concatenate(ids),
-            segments=np.repeat(np.arange(len(sizes), dtype=np.int8), sizes),
-            offsets=np.concatenate(offsets),
-            starts=np.concatenate(starts),
-            dropped=full - sum(map(len, parts)),
+            ids=np.concatenate([part.ids for part in parts]),
+            segments=np.repeat(np.arange(2, dtype=np.int8), sizes),
+            offsets=np.concatenate([part.offsets for part in parts]),
+            starts=np.concatenate([part.starts for part in parts]),
+            dropped=full + specials - sum(sizes),
         )
 
     def decode(self, ids: Sequence[int] | np.ndarray, *, skip_specials: bool = True) -> str:
@@ -218,20 +238,22 @@ class Tokenizer:
 
     @cached_property
     def _mask_reader(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, in which "[MASK]" spelled out is the special piece."""
-        ordinary = [token for token in self._settings["added_tokens"] if not token["special"]]
-        mask = [token for token in self._settings["added_tokens"] if token["content"] == "[MASK]"]
-        backend = tokenizers.Tokenizer.from_str(json.dumps(self._settings | {"added_tokens": mask + ordinary}))
-        backend.no_padding()
-        backend.no_truncation()
+        """The same tokenizer, in which the mask is no special piece but an ordinary word: spelled out, it is read."""
+        settings = json.loads(self._backend.to_str())
+        for token in settings["added_tokens"]:
+            if token["content"] == self.specials["mask"]:
+                token |= {"special": False, "normalized": False}
+        backend = tokenizers.Tokenizer.from_str(json.dumps(settings))
+        backend.encode_special_tokens = True
         return backend
 
-    def _special(self, name: str) -> int:
-        return self._settings["model"]["vocab"][name]
+
+def _from_content(content: str) -> Tokenizer:
+    return Tokenizer(tokenizers.Tokenizer.from_str(content))
 
 
-_NOWHERE = np.zeros((1, 2), np.int32)
-_NO_START = np.zeros(1, bool)
+def _special(index: int) -> Pieces:
+    return Pieces(np.array([index], np.int32), np.zeros((1, 2), np.int32), np.zeros(1, bool))
 
 
 def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
@@ -249,7 +271,7 @@ def read_vocabulary(file: Path) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise ArtifactError(f"{file}: byte {error.start} is not UTF-8; expected one piece a line in UTF-8") from error
+        raise ArtifactError(f"byte {error.start} is not UTF-8; expected one piece a line in UTF-8") from error
     lines = lines[:-1] if lines[-1] == "" else lines
     return {line.rstrip("\r"): index for index, line in enumerate(lines)}
 
@@ -263,6 +285,19 @@ def _pieces(encoding: tokenizers.Encoding) -> Pieces:
     )
 
 
+def _without_space(pieces: Pieces, text: str) -> Pieces:
+    """The same with white space left out of the pieces' places; a piece that is nothing else keeps to its word's edge."""
+    solid = np.flatnonzero([not character.isspace() for character in text])
+    begins, ends = pieces.offsets.T
+    place = np.searchsorted(solid, begins)
+    behind, ahead = np.append(-1, solid)[place] + 1, np.append(solid, len(text))[place]
+    blank, words = ahead >= ends, np.cumsum(pieces.starts)
+    starts = pieces.starts & (np.bincount(words, weights=~blank)[words] > 0)
+    begins = np.where(blank & ~starts, behind, ahead)
+    offsets = np.stack([begins, np.where(blank, begins, ends)], axis=1)
+    return Pieces(pieces.ids, offsets.astype(np.int32), starts)
+
+
 def _tokenizer_file(path: Path) -> Path:
     files = [path] if path.is_file() else [path / name for name in FILES]
     found = next((file for file in files if file.is_file()), None)
@@ -271,45 +306,52 @@ def _tokenizer_file(path: Path) -> Path:
     return found
 
 
-def _read_backend(file: Path) -> tokenizers.Tokenizer:
-    try:
+def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
+    if file.name == "vocab.json":
+        return kinds.byte_bpe(models.BPE.from_file(str(file), str(file.with_name("merges.txt"))))
+    if file.suffix == ".json":
         return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises a bare Exception for every fault in the file
-        raise ArtifactError(f"{file}: not a tokenizer file ({error}); get it again, or use vocab.txt") from error
+    config = _config(file.parent)
+    if cased is None and config.get("do_lower_case") is not None:
+        cased = not config["do_lower_case"]
+    if file.suffix == ".model":
+        return _read_unigram(file, cased, bool(config.get("keep_accents")))
+    vocabulary = read_vocabulary(file)
+    if cased is None:
+        cased = any(piece.isalpha() and piece != piece.lower() for piece in vocabulary)
+    return kinds.wordpiece(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD), cased=cased)
 
 
-def _stated_casing(folder: Path) -> bool | None:
-    """The casing that tokenizer_config.json states, if it is there and does."""
+def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.Tokenizer:
+    """ALBERT's, lower-casing unless told otherwise, or DeBERTa's, the reverse: told apart by the unknown piece."""
+    found = read_sentencepiece(file)
+    if found.pieces[found.unk][0] == "[UNK]":
+        backend = kinds.deberta(models.Unigram(found.pieces, found.unk), cased=cased is not False)
+    else:  # ALBERT never joins a number and a comma, though its vocabulary has such pieces.
+        pieces = [(piece, score - 100 * bool(re.search(r"\d,$", piece))) for piece, score in found.pieces]
+        model = models.Unigram(pieces, found.unk)
+        backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=found.charsmap)
+    # The library reads scores back with another last bit, once; from here on every copy has the same.
+    return tokenizers.Tokenizer.from_str(backend.to_str())
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    """What tokenizer_config.json states, if it is there."""
     file = folder / "tokenizer_config.json"
     try:
-        lower = json.loads(file.read_text(encoding="utf-8")).get("do_lower_case") if file.is_file() else None
-    except (ValueError, AttributeError) as error:
-        raise ArtifactError(f"{file}: expected a JSON object ({error})") from error
-    return None if lower is None else not lower
+        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except ValueError as error:
+        raise ArtifactError(f"{file.name} is no JSON ({error})") from error
+    if not isinstance(config, dict):
+        raise ArtifactError(f"{file.name} is no JSON object")
+    return config
 
 
-def _check_settings(settings: dict[str, Any]) -> None:
-    """Refuses what is not BERT's WordPiece: other parts would give other ids silently."""
-    expected = {"model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
-    for part, kind in expected.items():
-        found = (settings[part] or {}).get("type", "nothing")
-        if found != kind:
-            raise ArtifactError(f"the tokenizer's {part} is {found}; expected {kind}")
-    if not settings["normalizer"]["clean_text"]:
-        raise ArtifactError("the tokenizer's normalizer has clean_text off; expected it on, as BERT was published")
-    _check_specials(settings["model"]["vocab"])
-
-
-def _check_specials(vocabulary: Mapping[str, int]) -> None:
-    if missing := [name for name in SPECIALS if name not in vocabulary]:
-        raise ArtifactError(
-            f"the vocabulary of {len(vocabulary):,} pieces has no {', '.join(missing)}; "
-            f"expected all of {' '.join(SPECIALS)}: is this a BERT vocabulary?"
-        )
-
-
-def _first_bad(texts: Sequence[object]) -> str:
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            return f"{type(text).__name__} at index {index}"
-    return "half of a surrogate pair"
+@contextmanager
+def _checked(texts: Sequence[object]) -> Iterator[None]:
+    """Says what is wrong with texts that the library refuses."""
+    try:
+        yield
+    except (AttributeError, TypeError, UnicodeEncodeError) as error:
+        found = (f"{type(text).__name__} at index {i}" for i, text in enumerate(texts) if not isinstance(text, str))
+        raise InputError(f"expected texts as Unicode strings, found {next(found, 'half of a surrogate pair')}") from error

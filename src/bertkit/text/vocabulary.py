@@ -1,24 +1,26 @@
-"""Learns a WordPiece vocabulary from raw text, in one pass over the corpus and in bounded memory.
+"""Learns a vocabulary from raw text, in one pass over the corpus and in bounded memory.
 
 1. Count: white-space-separated chunks are counted as the corpus streams by. When the table is full its rarer half is
    dropped, so a word that returns starts again from zero: its count is low by at most `Counts.shortfall`, a number that
    stays small because only rare words are ever dropped. The memory needed does not grow with the corpus.
 2. Split: each distinct chunk is normalised and split into words once. Words over the longest length are left out.
-3. Learn: the library's WordPiece trainer merges pieces by frequency over the most frequent words.
+3. Learn: the library's trainer makes pieces of the most frequent words: WordPiece and BPE merge, Unigram prunes.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers, trainers
 
 from bertkit.errors import InputError
 from bertkit.progress import bar, spinner
+from bertkit.text import kinds
 from bertkit.text.corpus import Corpus
 from bertkit.text.tokenizer import MAX_WORD, SPECIALS, Tokenizer
 
@@ -26,6 +28,11 @@ MAX_CHUNKS = 1_500_000  # distinct chunks counted at once: about 300 MB
 MAX_WORDS = 400_000  # distinct words that the trainer sees: about 400 MB
 MAX_TOTAL = 400_000_000  # words that the trainer counts; larger corpora are scaled down to it
 ALPHABET = 1000  # distinct characters kept; rarer ones are spelled [UNK]
+KINDS = {  # each with the special pieces of the model it is known from
+    "wordpiece": SPECIALS,
+    "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
+}
 
 
 @dataclass
@@ -69,22 +76,33 @@ def learn_vocabulary(
     corpus: Corpus,
     size: int,
     *,
+    kind: str = "wordpiece",
     cased: bool = False,
     max_chunks: int = MAX_CHUNKS,
     max_words: int = MAX_WORDS,
     alphabet: int = ALPHABET,
 ) -> Learned:
     """Learns `size` pieces from the corpus; the same corpus gives the same vocabulary."""
+    if kind not in KINDS:
+        raise InputError(f"a vocabulary of kind {kind!r}; expected one of {', '.join(KINDS)}")
+    backend = _untaught(kind, cased)
     counts, documents = _count(corpus, max_chunks)
-    words, too_long = _split(counts.table, cased)
+    words, too_long = _split(counts.table, backend)
     if not words:
         raise InputError(f"the corpus holds no words (in {documents:,} documents); give it some text")
     words = Counter(dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:max_words]))
     counts.table.clear()
     with spinner(f"learning {size:,} pieces from {len(words):,} distinct words"):
-        pieces = _learn(words, size, alphabet)
-    tokenizer = Tokenizer.from_vocabulary(pieces, cased=cased)
-    return Learned(tokenizer, documents, len(words), counts.pruned, counts.shortfall, too_long, corpus.skipped)
+        backend.model = _learn(kind, backend.model, words, size, alphabet)
+    return Learned(Tokenizer(backend), documents, len(words), counts.pruned, counts.shortfall, too_long, corpus.skipped)
+
+
+def _untaught(kind: str, cased: bool) -> Backend:
+    if kind == "bpe":
+        return kinds.byte_bpe(models.BPE())
+    if kind == "unigram":
+        return kinds.albert(models.Unigram(), cased=cased, accents=cased)
+    return kinds.wordpiece(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=MAX_WORD), cased=cased)
 
 
 def _count(corpus: Corpus, max_chunks: int) -> tuple[Counts, int]:
@@ -97,13 +115,13 @@ def _count(corpus: Corpus, max_chunks: int) -> tuple[Counts, int]:
     return counts, documents
 
 
-def _split(chunks: Counter[str], cased: bool) -> tuple[Counter[str], int]:
-    """Words as the tokenizer will see them, with their counts, and how many were too long."""
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=not cased), pre_tokenizers.BertPreTokenizer()
+def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
+    """Words as the tokenizer will see them, white space before each, with their counts, and how many were too long."""
+    normalize = backend.normalizer.normalize_str if backend.normalizer else str
     words, too_long = Counter[str](), set[str]()
     with bar("splitting words", len(chunks)) as done:
         for index, (chunk, count) in enumerate(chunks.items()):
-            for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(chunk)):
+            for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalize(f" {chunk}")):
                 if len(word) <= MAX_WORD:
                     words[word] += count
                 else:
@@ -114,22 +132,47 @@ def _split(chunks: Counter[str], cased: bool) -> tuple[Counter[str], int]:
     return words, len(too_long)
 
 
-def _learn(words: Counter[str], size: int, alphabet: int) -> list[str]:
-    """The pieces in order of their ids: special ones, single characters, then merges as they were learned."""
+def _learn(kind: str, model: models.Model, words: Counter[str], size: int, alphabet: int) -> models.Model:
+    """Fills the model with pieces: special ones, single characters, then others as they were learned."""
     letters = _letters(words, alphabet)
     words = Counter({word: count for word, count in words.items() if letters.issuperset(word)})
-    inner = {letter for word in words for letter in word[1:]}
-    # Given here, single characters get their ids in a fixed order; the trainer would number them in a random one.
-    fixed = [*SPECIALS, *sorted(letters), *(f"##{letter}" for letter in sorted(inner))]
+    fixed = [*KINDS[kind], *_single(kind, letters, words)]
     if size < len(fixed):
         raise InputError(f"{size} pieces leave no room beside {len(fixed)} special pieces and characters; ask for more")
-    backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend = Backend(model)
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.train_from_iterator(
-        _repeated(words), trainers.WordPieceTrainer(vocab_size=size, special_tokens=fixed, show_progress=False)
-    )
-    vocabulary = backend.get_vocab()
-    return sorted(vocabulary, key=vocabulary.__getitem__)
+    backend.train_from_iterator(_repeated(words), _trainer(kind, size, fixed))
+    return _in_order(backend.model) if kind == "unigram" else backend.model
+
+
+def _single(kind: str, letters: set[str], words: Counter[str]) -> list[str]:
+    """The pieces of one character."""
+    if kind == "wordpiece":
+        return sorted(letters) + sorted({f"##{letter}" for word in words for letter in word[1:]})
+    return sorted(pre_tokenizers.ByteLevel.alphabet() if kind == "bpe" else letters)
+
+
+def _trainer(kind: str, size: int, fixed: list[str]) -> trainers.Trainer:
+    if kind == "unigram":
+        special = list(KINDS[kind])
+        return trainers.UnigramTrainer(vocab_size=size, show_progress=False, special_tokens=special, unk_token="<unk>")
+    # Given here, single characters get their ids in a fixed order; the trainer would number them in a random one.
+    trainer = trainers.BpeTrainer if kind == "bpe" else trainers.WordPieceTrainer
+    return trainer(vocab_size=size, show_progress=False, special_tokens=fixed)
+
+
+def _in_order(model: models.Unigram) -> models.Unigram:
+    """The same pieces with rounded scores, sorted: the library adds scores up in a random order.
+
+    The characters it would have pruned it puts a little above the lowest score, each a step higher: they share it here.
+    """
+    learned = json.loads(Backend(model).to_str())["model"]["vocab"]
+    pieces, special = learned[len(KINDS["unigram"]) :], learned[: len(KINDS["unigram"])]
+    lowest = min(score for _, score in pieces)
+    rare = {piece for piece, score in pieces if len(piece) == 1 and score < lowest + 0.1}
+    pieces = [(piece, round(lowest if piece in rare else score, 4)) for piece, score in pieces]
+    pieces.sort(key=lambda one: (-one[1], one[0]))
+    return models.Unigram([*map(tuple, special), *pieces], special.index(["<unk>", 0.0]))
 
 
 def _letters(words: Counter[str], alphabet: int) -> set[str]:

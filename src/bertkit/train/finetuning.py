@@ -40,7 +40,7 @@ class TuningFeed:
             batch=recipe.batch,
             seed=recipe.seed,
             row_tokens=recipe.row_tokens,
-            grids=wants_grids(device, recipe.precision),
+            grids=wants_grids(device, recipe.precision, config),
         )
 
     def step(self, progress: float, state: State) -> Step:
@@ -60,8 +60,9 @@ def tuned_network(
 ) -> TaskNetwork:
     """A network for the task with the source's encoder, and its head too if it was made for the same task and labels."""
     config: Config = source.encoder.config
-    if recipe.reinit > config.layers or recipe.freeze > config.layers:
-        raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {config.layers} blocks")
+    count = len(source.encoder.blocks)
+    if recipe.reinit > count or recipe.freeze > count:
+        raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {count} blocks")
     told = (task.settings.task, task.settings.labels)
     same = source_task is not None and (source_task.settings.task, source_task.settings.labels) == told
     with torch.random.fork_rng(devices=[]):
@@ -73,7 +74,7 @@ def tuned_network(
         if missing := [name for name in mine if "encoder." in name and "pooler" not in name and name not in fitting]:
             raise InputError(f"the model lacks {missing[0]}; expected a whole encoder")
         network.load_state_dict(mine | fitting)
-        for block in list(network.encoder.blocks)[config.layers - recipe.reinit :]:
+        for block in list(network.encoder.blocks)[count - recipe.reinit :]:
             initialize(block, config.init_std)
     _freeze(network, recipe.freeze)
     network.encoder.checkpointing, network.smoothing = recipe.checkpointing, recipe.smoothing
@@ -86,7 +87,7 @@ def tuning_job(
     run: Path,
     recipe: Tuning,
     task: Task,
-    network: TaskNetwork,
+    network: Any,
     tokenizer: Tokenizer,
     train: Sequence[Any],
     dev: Sequence[Any],
@@ -96,7 +97,8 @@ def tuning_job(
     config = network.encoder.config
     if recipe.task.max_length > config.positions:
         raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
-    fixed = device.type == "cuda" and type(network) is TaskNetwork  # may rows be filled up to a few shapes?
+    fixed = device.type == "cuda" and type(network) is TaskNetwork and network.lstm is None  # rows of a few shapes?
+    fixed = fixed and not config.global_tokens
     recipe = replace(recipe, compile=recipe.compile and fixed, graphs=recipe.graphs and fixed)
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):
@@ -106,7 +108,7 @@ def tuning_job(
         feed.inputs.fix_shapes()
     begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
     evaluate = _evaluation(task, tokenizer, dev, recipe) if dev else None
-    share = _shares(config.layers, recipe.layer_decay)
+    share = _shares(len(network.encoder.blocks), recipe.layer_decay)
     return Job(run, recipe, network, feed, device, World(), export, begun, evaluate, share, best="model")
 
 
@@ -162,7 +164,7 @@ def _evaluation(
     def evaluate(trainer: Trainer, state: State) -> tuple[dict[str, float], float]:
         options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
         network: Any = trainer.network
-        answers = list(answer_records([network], task, tokenizer, dev, trainer.job.device, **options))
+        answers = list(answer_records([network.kept], task, tokenizer, dev, trainer.job.device, **options))
         figures = task.score(dev, answers)
         epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both as resolved
         return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]

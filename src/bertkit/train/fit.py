@@ -33,9 +33,8 @@ class Row(Protocol):
     """A batch with what is to be told of it."""
 
     @property
-    def counts(self) -> tuple[float, ...]: ...  # what each of the network's sums is a mean over
-    @property
     def tokens(self) -> int: ...
+    def count(self, name: str) -> int: ...  # what the network's sum of this name is a mean over
     def map(self, change: Callable[[Tensor], Tensor]) -> Self: ...
 
 
@@ -173,21 +172,25 @@ class Trainer:
 
     def _counts(self, step: Step) -> list[float]:
         """Over all ranks: what each sum counts, and tokens. Losses are means over these, however the batch is cut up."""
-        counts = torch.tensor([[*row.counts, row.tokens] for row in step.rows], dtype=torch.float64).sum(0)
+        counts = torch.tensor([[*map(row.count, self.names), row.tokens] for row in step.rows], dtype=torch.float64).sum(0)
         if self.job.world.size > 1:
             counts = self.job.world.sum(counts.to(self.job.device))
         return counts.tolist()
 
     def _gradients(self, step: Step, counts: list[float], number: int) -> Tensor:
         sums = torch.zeros(len(self.names), device=self.job.device)
-        weights = zip(self.names, counts, strict=False)  # losses are means, and ranks are averaged
-        shares = [self.job.world.size / max(1.0, count) if name.endswith("loss") else 0.0 for name, count in weights]
+        shares = [self._share(name) / max(1.0, count) for name, count in zip(self.names, counts, strict=False)]
         for index, row in enumerate(step.rows):
             seed = draw(self.job.recipe.seed, 7, number, index, self.job.world.rank)[0]
             torch.manual_seed(int(seed >> np.uint64(1)))
             with synced(self.forward, last=index == len(step.rows) - 1):
                 sums += self.backward(row, torch.tensor(shares))
         return self.job.world.sum(sums)
+
+    def _share(self, name: str) -> float:
+        """What a sum counts for in training: losses alone, some more than others; ranks are averaged."""
+        emphasis: dict[str, float] = getattr(self.job.network, "emphasis", {})
+        return self.job.world.size * emphasis.get(name, 1.0) if name.endswith("loss") else 0.0
 
     def _backward(self, row: Row, shares: Tensor) -> Tensor:
         """Adds the gradients of a row to those there are; gives its sums."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
 from bertkit.model.device import autocast, flops_per_token, wants_grids
-from bertkit.tasks.pretraining import Pretraining
+from bertkit.model.encoder import Encoder
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
 from bertkit.train.fit import Job, Trainer
@@ -53,14 +54,16 @@ def pretraining_job(
     run: Path,
     recipe: Recipe,
     store: Store,
-    network: Pretraining,
+    network: Any,
     device: torch.device,
     world: World,
     export: Callable[[Path], None],
     workers: int,
 ) -> tuple[Job, Callable[[], list[str]]]:
     """The job, and what fills in some held-out examples for its report."""
-    network.encoder.checkpointing = recipe.checkpointing
+    for part in network.modules():
+        if isinstance(part, Encoder):
+            part.checkpointing = recipe.checkpointing
     feed = PretrainingFeed(recipe, store, device, world, workers)
     phases = range(len(recipe.phases)) if recipe.held_out else ()
     held_out = [_source(recipe, store, device, index, evaluation=True) for index in phases]
@@ -70,7 +73,8 @@ def pretraining_job(
 
     def samples() -> list[str]:
         with autocast(device, recipe.precision):
-            return filled_samples(network.to(device), held_out[-1], device) if held_out else []
+            fills = getattr(network, "generator", network.kept).to(device)
+            return filled_samples(fills, held_out[-1], device) if held_out and fills.masked else []
 
     return job, samples
 
@@ -82,7 +86,7 @@ def _source(recipe: Recipe, store: Store, device: torch.device, phase: int, *, e
         replace(base, length=recipe.phases[phase].length),
         seed=recipe.seed + 1000 * phase + (500 if evaluation else 0),
         tokens=recipe.row_tokens,
-        grids=wants_grids(device, recipe.precision),
+        grids=wants_grids(device, recipe.precision, recipe.config),
         held_out=recipe.held_out,
         evaluation=evaluation,
     )
@@ -96,11 +100,11 @@ def _evaluation(held_out: list[ExampleSource], recipe: Recipe) -> Callable[[Trai
         for examples in source.first(recipe.evaluate_examples):
             row = source.batch(examples)
             sums += trainer.sums(trainer.network, row)
-            counts += torch.tensor(row.counts)
+            counts += torch.tensor([*map(row.count, trainer.names)])
         means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
         loss = means.pop("masked_loss")
         figures = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
         figures |= {f"held_out_{name.removeprefix('masked_')}": v for name, v in means.items() if name != "next_loss"}
-        return figures, -loss
+        return figures, -means.get("token_loss", loss)
 
     return evaluate

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from bertkit.data.masking import Masking
 from bertkit.errors import InputError, did_you_mean
 from bertkit.model.config import Config
+from bertkit.tasks.objectives import OBJECTIVES
 from bertkit.tasks.task import TaskSettings
 
 Settings = TypeVar("Settings", bound="Training")
@@ -87,6 +88,8 @@ class Recipe(Training):
 
     name: str = "bert-base"
     config: Config = field(default_factory=Config)
+    family: str = "bert"  # the Hugging Face model_type under which it is saved
+    objective: str = "masked"
     pairs: str = "next"
     short: float = 0.1
     masking: Masking = field(default_factory=Masking)
@@ -99,6 +102,7 @@ class Recipe(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _one_of("objective", self.objective, tuple(OBJECTIVES))
         if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:

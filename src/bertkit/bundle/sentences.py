@@ -1,0 +1,51 @@
+"""Sentence-BERT's folders (sentence-transformers): beside the encoder, modules.json says how its vectors are pooled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import ConfigError
+from bertkit.tasks.task import TaskSettings
+
+POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
+
+
+def read_pooling(folder: Path) -> TaskSettings | None:
+    """The similarity task that a folder's modules describe; None where there are none."""
+    if not (file := folder / "modules.json").is_file():
+        return None
+    modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in json.loads(file.read_text(encoding="utf-8"))}
+    if unknown := set(modules) - {"Transformer", "Pooling", "Normalize"}:
+        raise ConfigError(f"modules.json has {', '.join(sorted(unknown))}; expected Transformer, Pooling, Normalize")
+    told = _read(folder / modules["Pooling"] / "config.json")
+    chosen = [name for name, key in POOLINGS.items() if told.get(key) or told.get("pooling_mode") == name]
+    if len(chosen) != 1:
+        raise ConfigError(f"the pooling of {folder} is {told}; expected one of {', '.join(POOLINGS)}")
+    length = _read(folder / "sentence_bert_config.json").get("max_seq_length") or 512
+    return TaskSettings(task="similarity", pooling=chosen[0], normalize="Normalize" in modules, max_length=length)
+
+
+def write_pooling(folder: Path, settings: TaskSettings, width: int) -> None:
+    """The files that make sentence-transformers read the artifact as it was tuned."""
+    names = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
+    paths = ["", "1_Pooling", "2_Normalize"]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate(zip(names, paths, strict=False))
+    ]
+    for path in paths[1 : len(names)]:
+        (folder / path).mkdir()
+    pooling = {"word_embedding_dimension": width} | {key: name == settings.pooling for name, key in POOLINGS.items()}
+    _write(folder / "modules.json", modules)
+    _write(folder / "1_Pooling" / "config.json", pooling)
+    _write(folder / "sentence_bert_config.json", {"max_seq_length": settings.max_length, "do_lower_case": False})
+
+
+def _read(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _write(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

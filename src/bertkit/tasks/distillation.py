@@ -1,0 +1,78 @@
+"""A student learns what its teacher says as well as what is true (Hinton et al., 2015; DistilBERT: Sanh et al., 2019).
+
+T tokens, M places, D width. The teacher is no part of the network that is trained: it is neither saved nor changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.data.examples import NOTHING, PretrainingBatch
+from bertkit.data.inputs import TaskBatch
+from bertkit.tasks.network import TaskNetwork
+from bertkit.tasks.pretraining import Pretraining, sums
+
+TEMPERATURE = 2.0
+
+
+class Distilled(nn.Module):
+    """Pre-training: hidden pieces as they were, as the teacher would fill them in, and vectors that point the same way."""
+
+    names = ("masked_loss", "soft_loss", "token_loss", "masked_accuracy")
+    emphasis: ClassVar = {"masked_loss": 2.0, "soft_loss": 5.0}
+
+    def __init__(self, student: Pretraining, teacher: Pretraining):
+        super().__init__()
+        self.kept, self.teachers = student, [teacher.eval().requires_grad_(False)]
+
+    def forward(self, data: PretrainingBatch) -> Tensor:
+        teacher, x = self.teachers[0], self.kept.encoder(data.batch)
+        logits = self.kept.masked_logits(x, data.places)
+        with torch.no_grad():
+            wise = teacher.encoder(data.batch)
+            soft = teacher.masked_logits(wise, data.places)
+        known = data.targets != NOTHING
+        inside = torch.arange(len(x), device=x.device) < data.size
+        loss, right = sums(logits, data.targets)
+        return torch.stack([loss, (divergence(logits, soft) * known).sum(), (apart(x, wise) * inside).sum(), right])
+
+
+class DistilledTask(nn.Module):
+    """Fine-tuning: the task's own loss, the teacher's logits, and vectors that point the same way."""
+
+    names = ("loss", "accuracy", "soft_loss", "token_loss")
+
+    def __init__(self, student: TaskNetwork, teacher: TaskNetwork):
+        super().__init__()
+        self.kept, self.teachers = student, [teacher.eval().requires_grad_(False)]
+
+    @property
+    def encoder(self) -> Any:
+        return self.kept.encoder
+
+    def forward(self, data: TaskBatch) -> Tensor:
+        teacher, x = self.teachers[0], self.kept.read(data)
+        logits = self.kept.told(x, data)
+        with torch.no_grad():
+            wise = teacher.read(data)
+            soft = teacher.told(wise, data)
+        classes = self.kept.loss.__name__ == "classes"
+        each = divergence(logits, soft) if classes else (logits - soft).square().mean(-1)
+        return torch.stack([*self.kept.loss(logits, data, self.kept), each.sum(), apart(x, wise).sum()])
+
+
+def divergence(student: Tensor, teacher: Tensor) -> Tensor:
+    """How far the student's distribution is from the teacher's, both softened [M]."""
+    ours, theirs = (F.log_softmax(logits.float() / TEMPERATURE, -1) for logits in (student, teacher))
+    return TEMPERATURE**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
+
+
+def apart(x: Tensor, y: Tensor) -> Tensor:
+    """1 - cosine of each pair of vectors [T]; nothing where their widths differ."""
+    if x.shape != y.shape:
+        return x.new_zeros(len(x), dtype=torch.float32)
+    return 1 - F.cosine_similarity(x.float(), y.float(), dim=-1)

@@ -1,0 +1,107 @@
+"""What the family is pre-trained on beside masked pieces and sentence pairs. Each network here trains one that is kept.
+
+T tokens, M hidden places, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertkit.data.examples import NOTHING, PretrainingBatch
+from bertkit.data.masking import MAX_SPAN
+from bertkit.model.batch import Batch
+from bertkit.model.config import Config
+from bertkit.model.init import initialize
+from bertkit.model.norm import Norm
+from bertkit.tasks.pretraining import Pretraining, sums
+
+
+class Replaced(nn.Module):
+    """ELECTRA: a small generator fills in the hidden pieces, and the discriminator tells for each token whether it did."""
+
+    names = ("masked_loss", "token_loss", "masked_accuracy", "token_accuracy")
+    emphasis: ClassVar = {"token_loss": 50.0}
+
+    def __init__(self, config: Config, *, next_sentence: bool = False):
+        super().__init__()
+        self.kept = Pretraining(config, masked=False, next_sentence=False, replaced=True)
+        self.generator = Pretraining(generator_config(config), next_sentence=False)
+        mine, theirs = self.generator.encoder.embeddings, self.kept.encoder.embeddings
+        mine.pieces, mine.segments, mine.positions = theirs.pieces, theirs.segments, theirs.positions
+
+    def forward(self, data: PretrainingBatch) -> Tensor:
+        logits = self.generator.masked_logits(self.generator.encoder(data.batch), data.places)  # [M, V]
+        batch, replaced = fill_in(data, logits.detach())
+        assert self.kept.replaced is not None
+        scores = self.kept.replaced(self.kept.encoder(batch)).float()  # [T]
+        inside = torch.arange(len(scores), device=scores.device) < data.size
+        loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="none")
+        right = ((scores > 0) == replaced) & inside
+        generated, guessed = sums(logits, data.targets)
+        return torch.stack([generated, (loss * inside).sum(), guessed, right.sum().float()])
+
+
+def generator_config(config: Config) -> Config:
+    """A third as wide, with pieces as wide as the discriminator's."""
+    heads = max(1, config.heads // 3)
+    width, pieces = heads * config.head_width, config.piece_width
+    sizes = dict(width=width, heads=heads, feedforward=max(1, config.feedforward // 3), pooler=False)
+    return config.with_(**sizes, embedding=0 if width == pieces else pieces)
+
+
+def fill_in(data: PretrainingBatch, logits: Tensor) -> tuple[Batch, Tensor]:
+    """The batch with a piece drawn for each hidden place, and which tokens [T] are not what stood there."""
+    noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel's
+    drawn = (logits + noise).argmax(-1)  # [M]
+    known = data.targets != NOTHING  # what fills up points at the first token, which is never hidden
+    ids = data.batch.ids
+    drawn = torch.where(known, drawn, ids.index_select(0, data.places))
+    replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, data.places, known & (drawn != data.targets))
+    return replace(data.batch, ids=ids.scatter(0, data.places, drawn)), replaced
+
+
+class Spans(nn.Module):
+    """SpanBERT: a hidden piece is also told from the two tokens around its span, and its place in it."""
+
+    names = (*Pretraining.names, "boundary_loss")
+
+    def __init__(self, config: Config, *, next_sentence: bool = False):
+        super().__init__()
+        self.kept = Pretraining(config, next_sentence=next_sentence)
+        self.places = nn.Embedding(MAX_SPAN * 10, config.width)
+        self.first, self.second = nn.Linear(3 * config.width, config.width), nn.Linear(config.width, config.piece_width)
+        self.first_norm, self.second_norm = (Norm(n, eps=config.norm_epsilon) for n in (config.width, config.piece_width))
+        initialize(self.first, config.init_std)
+        initialize(self.second, config.init_std)
+        initialize(self.places, config.init_std)
+
+    def forward(self, data: PretrainingBatch) -> Tensor:
+        x = self.kept.encoder(data.batch)
+        left, right, place = span_edges(data)
+        x_left, x_right = x.index_select(0, left), x.index_select(0, right)
+        h = torch.cat([x_left, x_right, self.places(place.clamp(max=self.places.num_embeddings - 1))], -1)  # [M, 3 D]
+        h = self.second_norm(F.gelu(self.second(self.first_norm(F.gelu(self.first(h))))))
+        pieces = self.kept.encoder.embeddings.pieces.weight
+        boundary, _ = sums(F.linear(h, pieces), data.targets)
+        return torch.cat([self.kept.sums(x, data), boundary[None]])
+
+
+def span_edges(data: PretrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """For each hidden place [M]: the token before its run of hidden ones, the token behind, and its place in the run."""
+    places, last = data.places, len(data.batch.ids) - 1
+    known = data.targets != NOTHING
+    follows = (places[1:] == places[:-1] + 1) & known[1:]  # is the next place the next token?
+    edge = follows.new_ones(1)
+    begins = torch.where(torch.cat([edge, ~follows]), places, 0).cummax(0).values
+    ends = torch.where(torch.cat([~follows, edge]) & known, places, last)
+    ends = ends.flip(0).cummin(0).values.flip(0)
+    return (begins - 1).clamp(min=0), (ends + 1).clamp(max=last), (places - begins).clamp(min=0)
+
+
+OBJECTIVES: dict[str, Callable[..., nn.Module]] = {"masked": Pretraining, "replaced": Replaced, "spans": Spans}

@@ -1,0 +1,119 @@
+"""The kinds of tokenizer in the family, put together from the `tokenizers` library's parts.
+
+- WordPiece: BERT, DistilBERT, ELECTRA.
+- Byte-level BPE: RoBERTa, DistilRoBERTa, Longformer, ModernBERT.
+- Unigram, SentencePiece's: ALBERT, DeBERTa v2 and v3.
+
+The special pieces have one of two spellings, found by role. A pair has one separator between its parts, or two.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
+
+from bertkit.errors import ArtifactError
+
+SPELLINGS = {
+    "pad": ("[PAD]", "<pad>"),
+    "unk": ("[UNK]", "<unk>"),
+    "cls": ("[CLS]", "<s>"),
+    "sep": ("[SEP]", "</s>"),
+    "mask": ("[MASK]", "<mask>"),
+}
+SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Metaspace"}  # the pre-tokenizer of each model
+
+
+def wordpiece(model: models.WordPiece, *, cased: bool) -> Backend:
+    backend = Backend(model)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
+    return backend
+
+
+def byte_bpe(model: models.BPE) -> Backend:
+    """RoBERTa's: every text has its pieces, down to bytes; white space belongs to the word behind it."""
+    backend = Backend(model)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def albert(model: models.Unigram, *, cased: bool, accents: bool, charsmap: bytes = b"") -> Backend:
+    backend = Backend(model)
+    steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps += [] if accents else [normalizers.NFKD(), normalizers.StripAccents()]
+    steps += [] if cased else [normalizers.Lowercase()]
+    steps += [normalizers.Precompiled(charsmap)] if charsmap else []
+    backend.normalizer = normalizers.Sequence(steps)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    backend.decoder = decoders.Metaspace()
+    return backend
+
+
+def deberta(model: models.Unigram, *, cased: bool) -> Backend:
+    backend = Backend(model)
+    steps = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(left=False)]
+    backend.normalizer = normalizers.Sequence(steps if cased else [normalizers.Lowercase(), *steps])
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.add_special_tokens(["[MASK]"])  # its vocabulary ends before it
+    return backend
+
+
+def check(settings: dict[str, Any]) -> None:
+    """Refuses what is not of the family: other parts would give other ids silently."""
+    model, parts = settings["model"]["type"], re.findall(r'"type": "(\w+)"', json.dumps(settings["pre_tokenizer"]))
+    if SPLITTERS.get(model) not in parts or (model == "WordPiece" and len(parts) > 1):
+        found = " and ".join(parts) or "no pre-tokenizer"
+        expected = ", ".join(f"{model} with {splitter}" for model, splitter in SPLITTERS.items())
+        raise ArtifactError(f"the tokenizer is {model} with {found}; expected one of {expected}")
+    normalizer = settings["normalizer"] or {}
+    if model == "WordPiece" and not normalizer.get("clean_text"):
+        raise ArtifactError(
+            f"the tokenizer's normalizer is {normalizer.get('type', 'nothing')}; "
+            "expected BertNormalizer with clean_text on, as BERT was published"
+        )
+
+
+def complete(backend: Backend) -> dict[str, str]:
+    """The special pieces by role; marks them as special, and frames texts with them, where the file did not."""
+    added = {token.content for token in backend.get_added_tokens_decoder().values()}
+    names = _special_names(backend.get_vocab(), added)
+    # RoBERTa's mask takes the white space before it, as every word there does.
+    strips = names["mask"] if isinstance(backend.model, models.BPE) else None
+    new = [AddedToken(name, normalized=False, lstrip=name == strips) for name in names.values() if name not in added]
+    backend.add_special_tokens(new)
+    cls, sep = names["cls"], names["sep"]
+    if not backend.num_special_tokens_to_add(True):
+        backend.post_processor = processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} {sep} $B {sep}" if cls == "<s>" else f"{cls} $A {sep} $B:1 {sep}:1",
+            special_tokens=[(name, backend.token_to_id(name)) for name in (cls, sep)],
+        )
+    frame = " ".join(backend.encode("", "").tokens)
+    if frame not in (f"{cls} {sep} {sep}", f"{cls} {sep} {sep} {sep}"):
+        raise ArtifactError(
+            f"the tokenizer frames a pair with {frame}; expected {cls} A {sep} B {sep}, or {sep} {sep} between"
+        )
+    return names
+
+
+def _special_names(known: dict[str, int], added: set[str]) -> dict[str, str]:
+    """Each role's spelling: one that is marked as special, or else one that the vocabulary has."""
+    names = {role: max(two, key=lambda name: (name in added, name in known)) for role, two in SPELLINGS.items()}
+    if missing := [" or ".join(SPELLINGS[role]) for role, name in names.items() if name not in known]:
+        raise ArtifactError(f"the vocabulary of {len(known):,} pieces has no {', no '.join(missing)}: is it a BERT's?")
+    return names
+
+
+def guard(backend: Backend, names: list[str]) -> None:
+    """Cuts special pieces spelled out in a text behind their first character: Unigram would find them whole."""
+    spelled = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+    cut = pre_tokenizers.Split(Regex(spelled), "merged_with_previous")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, cut])

@@ -1,0 +1,38 @@
+"""Reads SentencePiece's .model files, as ALBERT and DeBERTa are published, without the sentencepiece package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertkit.errors import ArtifactError
+from bertkit.text.protobuf import message
+
+UNIGRAM = 1  # model_type; the others are BPE, word and char
+
+
+@dataclass(frozen=True)
+class SentencePiece:
+    """What a .model file holds of use: a ModelProto's fields 1 (pieces), 2 (trainer_spec), 3 (normalizer_spec)."""
+
+    pieces: list[tuple[str, float]]  # with their scores, in order of their ids
+    unk: int
+    charsmap: bytes  # how characters are normalised, compiled; may be empty
+
+
+def read_sentencepiece(file: Path) -> SentencePiece:
+    try:
+        model = message(file.read_bytes())
+        trainer, normalizer = message(model[2][0]), message(model[3][0])
+        pieces = [message(piece) for piece in model[1]]
+        scores = np.array([piece.get(2, [0])[0] for piece in pieces], np.uint32).view(np.float32).tolist()
+        names = [piece[1][0].decode() for piece in pieces]
+        unk = trainer.get(40, [0])[0]
+        names[unk]  # is there
+    except (IndexError, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ArtifactError("no SentencePiece model, or a damaged one; fetch the file again") from error
+    if trainer.get(3, [UNIGRAM])[0] != UNIGRAM:
+        raise ArtifactError(f"a SentencePiece model of kind {trainer[3][0]}; expected kind {UNIGRAM}, Unigram")
+    return SentencePiece(list(zip(names, scores, strict=True)), unk, normalizer.get(2, [b""])[0])

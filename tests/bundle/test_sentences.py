@@ -1,0 +1,47 @@
+"""Sentence-BERT's folders, both ways: the same vectors as sentence-transformers gives."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bertkit
+from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
+from bertkit.errors import ConfigError
+from bertkit.tasks import TASKS
+from bertkit.tasks.network import build_network
+from bertkit.tasks.task import TaskSettings
+
+TEXTS = ["the cat sat", "a dog ran away to the house", "it"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_sentence_transformers_reads_ours(model, tmp_path, pooling, normalize):
+    library = pytest.importorskip("sentence_transformers")
+    task = TASKS["similarity"](TaskSettings(task="similarity", pooling=pooling, normalize=normalize, objective="cosine"))
+    network = build_network(model.config.with_(pooler=False), task).eval()
+    save_bundle(Bundle(network, model.tokenizer, task=task), tmp_path / "m")
+    ours = bertkit.load(tmp_path / "m", device="cpu").embed(TEXTS)
+    theirs = library.SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
+    theirs.save(str(tmp_path / "t"))
+    found = load_bundle(tmp_path / "t")
+    assert (found.task.settings.pooling, found.task.settings.normalize) == (pooling, normalize)
+    np.testing.assert_allclose(bertkit.load(tmp_path / "t", device="cpu").embed(TEXTS), ours, atol=1e-6)
+
+
+def test_a_published_folder_is_what_it_says(minilm):
+    model = bertkit.load(minilm, device="cpu")
+    assert model.bundle.task.settings.pooling == "mean" and model.bundle.task.settings.normalize
+    np.testing.assert_allclose(np.linalg.norm(model.embed(TEXTS), axis=1), 1, atol=1e-5)
+
+
+def test_other_modules_are_refused_by_name(model, tmp_path):
+    model.save(tmp_path / "m")
+    types = ["Transformer", "Pooling", "Dense"]
+    modules = [{"path": "", "type": f"sentence_transformers.models.{kind}"} for kind in types]
+    (tmp_path / "m" / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "m" / "bertkit.json").unlink()
+    with pytest.raises(ConfigError, match=r"modules.json has Dense; expected Transformer, Pooling, Normalize"):
+        load_bundle(tmp_path / "m")

@@ -1,0 +1,89 @@
+"""A student comes close to its teacher, on a store and on a task, and the teacher stays what it was."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.records import RECORDS, SENTENCES
+from support.runs import SMALL_RUN, metrics, without_dropout
+from typer.testing import CliRunner
+
+import bertkit
+from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
+from bertkit.cli import app
+from bertkit.data.inputs import pack_units
+from bertkit.model.config import Config
+from bertkit.stories import stories
+from bertkit.tasks import TASKS
+from bertkit.tasks.distillation import DistilledTask, apart, divergence
+from bertkit.tasks.network import build_network
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.tasks.task import TaskSettings
+from bertkit.text.tokenizer import SPECIALS, Tokenizer
+from bertkit.train.recipe import Optimizer, Phase
+
+WORDS = sorted({word for text in [*SENTENCES, "where did it go ? who is animal even odd"] for word in text.split()})
+TOKENIZER = Tokenizer.from_vocabulary([*SPECIALS, *WORDS], cased=False)
+CONFIG = Config(vocabulary=len(TOKENIZER), layers=4, width=32, heads=4, feedforward=64, positions=128)
+
+
+def test_nothing_is_lost_between_equals():
+    logits, x = torch.randn(5, 7), torch.randn(5, 8)
+    assert divergence(logits, logits).abs().max() < 1e-6
+    assert divergence(logits, -logits).min() > 0
+    assert apart(x, 3 * x).abs().max() < 1e-6
+    torch.testing.assert_close(apart(x, -x), torch.full((5,), 2.0))
+    assert not apart(x, torch.randn(5, 4)).any()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_can_be_taught(name):
+    kind = TASKS[name]
+    task = kind(kind.learn(TaskSettings(task=name, max_length=32), RECORDS[name]))
+    teacher, student = build_network(CONFIG, task), build_network(replace(CONFIG, layers=2), task)
+    network = DistilledTask(student, teacher)
+    data = pack_units(task.training_units(task.units(RECORDS[name], TOKENIZER)), task.layout)
+    sums = network(data)
+    assert len(sums) == len(network.names) and sums.isfinite().all()
+    sums.sum().backward()
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    assert not any("teacher" in key for key in network.state_dict())
+
+
+def test_a_student_learns_from_a_store(tmp_path):
+    (tmp_path / "s.txt").write_text("\n\n".join(stories(400, 0)) + "\n")
+    bertkit.learn_vocabulary([tmp_path / "s.txt"], 300, tmp_path / "v")
+    store = bertkit.prepare([tmp_path / "s.txt"], tmp_path / "v", tmp_path / "store")
+    recipe = replace(without_dropout(SMALL_RUN), steps=150, evaluate_every=150, checkpoint_every=150, log_every=10)
+    recipe = replace(recipe, pairs="none", optimizer=Optimizer(lr=4e-3, beta2=0.98), phases=(Phase(length=32),))
+    bertkit.pretrain(store.path, tmp_path / "t", recipe=recipe, quiet=True)
+    changes = ["steps=80", "batch_tokens=1024", "row_tokens=512", "phases=32:1", "precision=fp32", "compile=false"]
+    changes += ["optimizer.lr=2e-3", "log_every=10"]
+    rows = bertkit.distill(tmp_path / "t" / "model", store.path, tmp_path / "d", layers=1, settings=changes, quiet=True)
+    made = load_bundle(tmp_path / "d" / "model")
+    assert made.family.name == "distilbert" and made.network.encoder.config.layers == 1
+    assert rows[1]["M parameters"] < rows[0]["M parameters"]
+    losses = [row for row in metrics(tmp_path / "d") if "soft_loss" in row]
+    assert losses[-1]["soft_loss"] < 0.8 * losses[0]["soft_loss"]
+    assert losses[-1]["token_loss"] < 0.8 * losses[0]["token_loss"]
+
+
+def test_a_student_learns_a_task(tmp_path):
+    torch.manual_seed(0)
+    save_bundle(Bundle(Pretraining(CONFIG), TOKENIZER), tmp_path / "m")
+    lines = [f"{record.text},{record.label}" for record in RECORDS["classification"]]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    files = ["--train", str(tmp_path / "t.csv"), "--dev", str(tmp_path / "t.csv"), "--set", "epochs=2", "--json"]
+    ran = CliRunner().invoke(
+        app, ["finetune", "classification", "--model", str(tmp_path / "m"), "--out", str(tmp_path / "r"), *files]
+    )
+    assert ran.exit_code == 0, ran.output
+    ran = CliRunner().invoke(
+        app, ["distill", str(tmp_path / "r" / "model"), "classification", "--out", str(tmp_path / "d"), *files]
+    )
+    assert ran.exit_code == 0, ran.output
+    made = load_bundle(tmp_path / "d" / "model")
+    assert made.network.encoder.config.layers == 2
+    assert made.task.settings.labels == ("even", "odd")
+    assert (tmp_path / "d" / "report.html").exists()
+    assert {"soft_loss", "token_loss"} <= set(metrics(tmp_path / "d")[0])
