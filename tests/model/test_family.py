@@ -9,6 +9,7 @@ from bertkit.bundle import families
 from bertkit.bundle.members import FAMILIES
 from bertkit.data.packing import pack
 from bertkit.model.encoder import Encoder
+from bertkit.model.longformer import choose_global
 from bertkit.tasks.pretraining import Pretraining
 
 SIZES = [5, 40, 1, 17, 33, 2]
@@ -67,6 +68,38 @@ def test_masked_logits_and_gradients_agree(name):
         torch.testing.assert_close(
             found[key], expected[key], atol=1e-6, rtol=1e-3, msg=lambda text, key=key: f"{key}: {text}"
         )
+
+
+@pytest.mark.parametrize("name", [name for name in CHANGES if name != "longformer"])
+def test_attention_weights_agree(name):
+    network = scrambled(Pretraining(small(name), masked=False, next_sentence=False)).eval()
+    model = counterpart(name, network)
+    ids, batch, grid = inputs(name)
+    with torch.no_grad():
+        theirs = model(**grid, output_attentions=True).attentions
+        for layer, ours in enumerate(network.encoder.attention_weights(batch)):
+            for row, (size, weights) in enumerate(zip(map(len, ids), ours, strict=True)):
+                torch.testing.assert_close(weights, theirs[layer][row, :, :size, :size], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("choice", ["none", "first", "question"])
+def test_attention_weights_of_windows_are_what_mixes(choice):
+    """Weights times values, mapped on, are what the layer gives."""
+    torch.manual_seed(0)
+    encoder = scrambled(Encoder(small("longformer", global_tokens=choice))).eval()
+    _, batch, _ = inputs("longformer")
+    attention, x = encoder.blocks[0].attention, torch.randn(sum(SIZES), 32)
+    with torch.no_grad():
+        values = attention.qkv(x).view(-1, 3, 4, 8)[:, 2]
+        wide = attention.global_qkv(x).view(-1, 3, 4, 8)[:, 2]
+        chosen = choose_global(batch, choice)
+        parts = []
+        for weights, v, g, c in zip(
+            attention.weights(x, batch, None), values.split(SIZES), wide.split(SIZES), chosen.split(SIZES), strict=True
+        ):
+            mixed = torch.where(c[None, :, None], weights @ g.transpose(0, 1), weights @ v.transpose(0, 1))
+            parts.append(mixed.transpose(0, 1).flatten(1))
+        torch.testing.assert_close(attention.output(torch.cat(parts)), attention(x, batch, None), atol=1e-5, rtol=0)
 
 
 def test_the_discriminator_agrees():

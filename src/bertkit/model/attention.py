@@ -49,15 +49,18 @@ class Attention(nn.Module):
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         """Who looks at whom, for looking inside: [H, L, L] for each sequence, in the batch's order."""
         q, k, _ = self._qkv(x, places).permute(1, 2, 0, 3)  # 3 × [H, T, K]
-        q = q * self.head_width**-0.5
-        spans = [slice(begin, end) for begin, end in pairwise(batch.boundaries.tolist())]
-        return [(q[:, s] @ k[:, s].mT + self._hidden(s.stop - s.start, x)).softmax(-1) for s in spans]
+        scores = [q[:, s] @ k[:, s].mT * self.head_width**-0.5 for s in spans(batch)]
+        return [score.masked_fill(self._hidden(score.shape[1], x.device), float("-inf")).softmax(-1) for score in scores]
 
-    def _hidden(self, length: int, x: Tensor) -> Tensor:
-        """-inf where query i may not look at key j [L, L], else 0."""
-        distance = torch.arange(length, device=x.device) - torch.arange(length, device=x.device)[:, None]
-        hidden = (distance > 0) & self.causal | (distance.abs() > (self.window or length))
-        return torch.zeros_like(distance, dtype=x.dtype).masked_fill(hidden, float("-inf"))
+    def _hidden(self, length: int, device: torch.device) -> Tensor:
+        """Where query i may not look at key j [L, L]."""
+        distance = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
+        return (distance > 0) & self.causal | (distance.abs() > (self.window or length))
+
+
+def spans(batch: Batch) -> list[slice]:
+    """Where each sequence lies in the row."""
+    return [slice(begin, end) for begin, end in pairwise(batch.boundaries.tolist())]
 
 
 def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False, window: int = 0) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.model.attention import Attention, Places, in_grid
+from bertkit.model.attention import Attention, Places, in_grid, spans
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
 from bertkit.model.dropout import Dropout
@@ -26,8 +26,7 @@ class DisentangledAttention(Attention):
 
     def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         assert places is not None
-        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)  # [T, 3, H, K]
-        of_places = self.qkv(self.dropout(places)).view(-1, 3, self.heads, self.head_width)  # [2 S, 3, H, K]
+        qkv, of_places = self._qkv(x, None), self._qkv(self.dropout(places), None)  # [T, 3, H, K], [2 S, 3, H, K]
         mixed = [self._attend(qkv, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
         return self.output(torch.cat(mixed).index_select(0, batch.order).flatten(1))  # [T, D]
 
@@ -51,4 +50,8 @@ class DisentangledAttention(Attention):
         return to_place + from_place
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
-        raise NotImplementedError("the weights of disentangled attention are not shown")
+        assert places is not None
+        q, k, _ = self._qkv(x, None).permute(1, 2, 0, 3)[:, None]  # 3 × [1, H, T, K]
+        of_places, scale = self._qkv(places, None), (3 * self.head_width) ** -0.5
+        parts = [(q[:, :, s], k[:, :, s]) for s in spans(batch)]
+        return [((a @ b.mT + self._bias(a, b, of_places)) * scale).softmax(-1)[0] for a, b in parts]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention import Attention, Places, in_grid
+from bertkit.model.attention import Attention, Places, in_grid, spans
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
 from bertkit.model.local import attend_near
@@ -47,7 +47,16 @@ class LongAttention(Attention):
         return mixed.scatter(2, index, torch.where(there[:, None, :, None], everywhere, _pick(mixed, at)))
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
-        raise NotImplementedError("the weights of window attention are not shown")
+        shape, scale = (-1, 3, self.heads, self.head_width), self.head_width**-0.5
+        q, k, _ = self.qkv(x).view(shape).permute(1, 2, 0, 3)  # 3 × [H, T, K]
+        global_q, global_k, _ = self.global_qkv(x).view(shape).permute(1, 2, 0, 3)
+        found, chosen = [], choose_global(batch, self.choice)
+        for s in spans(batch):
+            hidden = self._hidden(s.stop - s.start, x.device) & ~chosen[s]
+            local = (q[:, s] @ k[:, s].mT * scale).masked_fill(hidden, float("-inf")).softmax(-1)
+            wide = (global_q[:, s] @ global_k[:, s].mT * scale).softmax(-1)
+            found.append(torch.where(chosen[s][:, None], wide, local))
+        return found
 
 
 def choose_global(batch: Batch, choice: str) -> Tensor:
