@@ -29,6 +29,11 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(stories(1)))
     rows = ["review,stars", *(f'"{text}",{label}' for text, label in trades(120))]
     (tmp_path / "reviews.csv").write_text("\n".join(rows) + "\n")
+    tags = [
+        [f"{word.strip('.')} {'B-PLACE' if word.strip('.').endswith('ford') else 'O'}" for word in text.split()]
+        for text in stories(60)
+    ]
+    (tmp_path / "tags.conll").write_text("\n\n".join("\n".join(lines) for lines in tags) + "\n")
     write_google_folder(tmp_path / "uncased_L-2_H-8_A-2")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -37,7 +42,7 @@ def desk(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_page_runs(page, desk):
     assert blocks(page)
-    if page.name == "finetune.md":  # goes on from a model that other pages made
+    if page.name in ("finetune.md", "domain.md"):  # goes on from a model that other pages made
         words = sorted(
             {word for text, _ in trades(120) for word in text.lower().replace(".", " .").split()} | {"bread", "sells"}
         )
