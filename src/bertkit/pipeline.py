@@ -140,7 +140,7 @@ def distill(
     wise = load_bundle(teacher)
     depth = layers or max(1, wise.network.encoder.config.layers // 2)
     pupil = load_bundle(student) if student else shrink(wise, depth)
-    pupil.provenance = {"source": str(student or f"{depth} layers of {teacher}")}
+    pupil.provenance = {"source": str(student or f"{teacher}, {depth} of its layers")}
     if wise.task is not None:
         from bertkit.tuning import side_by_side
 
