@@ -156,3 +156,12 @@ def test_real_sentences_embed_as_sentence_transformers_does(minilm):
     texts = ["A man is eating food.", "A girl is carrying a baby.", "x"]
     expected = peers.SentenceTransformer(str(minilm), device="cpu").encode(texts)
     np.testing.assert_allclose(bertkit.load(minilm).embed(texts, normalize=True), expected, atol=1e-5)
+
+
+def test_attention_is_told_piece_by_piece(model):
+    texts = ["Mara kneads the dough.", "It is winter."]
+    for text, found in zip(texts, model.attention(texts), strict=True):
+        size = len(model.tokenizer.encode(text).ids)
+        assert len(found.pieces) == size and found.pieces[0] == "[CLS]"
+        assert found.weights.shape == (model.config.layers, model.config.heads, size, size)
+        np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)

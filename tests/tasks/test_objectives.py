@@ -6,16 +6,21 @@ import numpy as np
 import pytest
 import torch
 from support.family import small
-from support.runs import metrics
+from support.runs import SMALL_RUN, metrics
 
 import bertkit
 from bertkit.data.examples import NOTHING, ExampleSettings, ExampleSource
 from bertkit.data.masking import Masking
 from bertkit.demo import unigram_entropy
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.stories import stories
-from bertkit.tasks.objectives import Replaced, Spans, fill_in, generator_config, span_edges
+from bertkit.stories import stories, trades
+from bertkit.tasks.objectives import OBJECTIVES, Replaced, Spans, fill_in, generator_config, span_edges
+from bertkit.train.distributed import World
+from bertkit.train.fit import Trainer
+from bertkit.train.pretraining import pretraining_job
 from bertkit.train.recipe import Optimizer, Phase, Schedule
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +115,37 @@ def test_every_recipe_learns(name, store, tmp_path):
     model = bertkit.load(made, device="cpu")
     assert model.bundle.family.name == recipe.family
     assert model.embed(["Mara is a baker."]).shape == (1, 64)
+    rows = ["text,label", *(f"{text},{label}" for text, label in trades(40))]
+    (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
+    settings = ["epochs=1", "max_length=32", "batch=16"]
+    tuned = bertkit.finetune("classification", made, tmp_path / "t", train=tmp_path / "t.csv", settings=settings, quiet=True)
+    assert 0 <= tuned["metrics"]["accuracy"] <= 1
+
+
+@pytest.mark.parametrize("objective", ["replaced", "spans"])
+def test_a_run_is_taken_up_bit_for_bit(objective, store, tmp_path):
+    """Also where pieces are drawn, and tables are shared."""
+    changes = dict(objective=objective, pairs="none", family="electra" if objective == "replaced" else "bert")
+    config = small("electra" if objective == "replaced" else "bert", vocabulary=300, dropout=0.1)
+    recipe = replace(SMALL_RUN, config=config, phases=(Phase(length=32),), **changes)
+
+    def trainer(run):
+        torch.manual_seed(3)
+        network = OBJECTIVES[objective](recipe.config)
+        return Trainer(pretraining_job(run, recipe, store, network, CPU, World(), lambda to: None, 0)[0])
+
+    whole, begun = trainer(tmp_path / "whole"), trainer(tmp_path / "broken")
+    (tmp_path / "broken").mkdir()
+    state, other = whole.resume(), begun.resume()
+    for _ in range(8):
+        whole.step(state)
+    for _ in range(3):
+        begun.step(other)
+    begun.checkpoint(other)
+    again = trainer(tmp_path / "broken")
+    other = again.resume()
+    assert other.step == 3
+    for _ in range(5):
+        again.step(other)
+    for (name, one), two in zip(whole.network.named_parameters(), again.network.parameters(), strict=True):
+        assert torch.equal(one, two), name

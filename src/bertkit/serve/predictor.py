@@ -60,6 +60,13 @@ class Features(NamedTuple):
     vectors: np.ndarray  # [layers, T, D]
 
 
+class Attention(NamedTuple):
+    """A text's pieces, and how much each looks at each."""
+
+    pieces: list[str]
+    weights: np.ndarray  # [layers, heads, T, T]
+
+
 class Entity(NamedTuple):
     """A part of a text and what kind of thing it is."""
 
@@ -145,9 +152,23 @@ class Model:
 
         vectors = self.each("encoding", encodings, choose)
         return [
-            Features([self.tokenizer.vocabulary[i] for i in encoding.ids], encoding.offsets, found.swapaxes(0, 1))
+            Features(self._spelled(encoding), encoding.offsets, found.swapaxes(0, 1))
             for encoding, found in zip(encodings, vectors, strict=True)
         ]
+
+    def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
+        """Who looks at whom, in every layer and head."""
+        encodings = self.encode_texts(texts, truncate=truncate)
+
+        def look(batch: Batch) -> list[np.ndarray]:
+            layers = self.network.encoder.attention_weights(batch)
+            return [torch.stack(one).float().cpu().numpy() for one in zip(*layers, strict=True)]
+
+        found = self.each("looking", encodings, look)
+        return [Attention(self._spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
+
+    def _spelled(self, encoding: Encoding) -> list[str]:
+        return [self.tokenizer.vocabulary[index] for index in encoding.ids]
 
     @overload
     def next(self, a: str, b: str, *, truncate: bool = False) -> float: ...  # type: ignore[overload-overlap]
