@@ -1,0 +1,74 @@
+"""What is a model worth? Fine-tunes it on every task whose files are there, and puts its dev figures beside published ones.
+
+`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts; several runs share a GPU.
+GLUE-6 is the mean of CoLA, SST-2, MRPC (F1), STS-B, QNLI and RTE.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean, median
+
+from measure import data, report
+
+GLUE6 = ("glue/cola", "glue/sst2", "glue/mrpc", "glue/stsb", "glue/qnli", "glue/rte")
+SMALL = ("glue/cola", "glue/mrpc", "glue/stsb", "glue/rte", "glue/wnli")  # with three seeds
+OTHERS = ("glue/qqp", "glue/wnli", "boolq", "squad/v1", "squad/v2", "hellaswag", "conll2003")
+BERT_BASE = {  # the paper's, on dev where it says so, else on test
+    **{"glue/cola": 52.1, "glue/sst2": 92.7, "glue/mrpc": 86.7, "glue/stsb": 85.8, "glue/qnli": 88.4, "glue/rte": 66.4},
+    **{"squad/v1": 88.5, "conll2003": 96.4},
+}
+
+
+def main() -> None:
+    options = arguments()
+    names = options.tasks.split(",") if options.tasks else [*GLUE6, *OTHERS]
+    plans = [(name, seed) for name in names for seed in (range(options.seeds) if name in SMALL else [0])]
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
+        runs = dict(zip(plans, pool.map(lambda plan: tune(*plan, options, Path(scratch)), plans), strict=True))
+    rows = []
+    for name in names:
+        scores = [run["score"] for (one, _), run in runs.items() if one == name]
+        seconds = sum(run["seconds"] for (one, _), run in runs.items() if one == name)
+        row = {"set": name, "figure": runs[name, 0]["headline"], "dev": median(scores)}
+        spread = f"{min(scores):.1f}–{max(scores):.1f}" if len(scores) > 1 else ""
+        rows.append(row | {"spread": spread, "BERT-base": BERT_BASE.get(name, ""), "training s": round(seconds)})
+    if set(GLUE6) <= set(names):
+        score = mean(row["dev"] for row in rows if row["set"] in GLUE6)
+        rows.append({"set": "GLUE-6", "figure": "mean", "dev": score, "spread": "", "BERT-base": 79.5, "training s": ""})
+    report(f"{options.name or options.model} on dev", rows)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--name", default="", help="what to call it in the table")
+    parser.add_argument("--tasks", default="", help="some of the sets, with commas between")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting, such as epochs=1")
+    return parser.parse_args()
+
+
+def tune(name: str, seed: int, options: argparse.Namespace, scratch: Path) -> dict:
+    """One run of the command, and its headline on dev in percent."""
+    out = scratch / f"{name.replace('/', '-')}-{seed}"
+    words = ["finetune", name, "--model", options.model, "--data-dir", str(data() / "tasks"), "--out", str(out)]
+    settings = [word for setting in (*options.settings, f"seed={seed}") for word in ("--set", setting)]
+    done = subprocess.run([sys.executable, "-m", "bertkit", *words, *settings], capture_output=True, text=True)
+    if done.returncode:
+        print(f"{name}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+        return {"score": float("nan"), "headline": "failed", "seconds": 0.0}
+    results = json.loads((out / "results.json").read_text())
+    headline = "f1" if name.startswith("squad") else next(iter(results["metrics"]))
+    score = results["metrics"][headline]
+    print(f"{name}, seed {seed}: {headline} {100 * score:.2f}, {results['seconds']:.0f} s", flush=True)
+    return {"score": 100 * score, "headline": headline, "seconds": results["seconds"]}
+
+
+if __name__ == "__main__":
+    main()

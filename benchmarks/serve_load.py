@@ -1,0 +1,202 @@
+"""How much of the offline throughput does the server keep under many clients, and is every answer right?
+
+Loopback only. Requests hold one to four texts of mixed lengths. Every answer is compared with the model's own after the
+clock has stopped. The peer is FastAPI with a transformers pipeline, in the same run, with the same clients.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from measure import arguments, report
+
+import bertkit
+from bertkit.stories import stories
+
+ROUTES = ("embed", "embeddings", "similarity", "tokenize")
+
+
+def make_texts(count: int) -> list[str]:
+    """One to twelve sentences of the stories each."""
+    draw, lines = random.Random(0), [line for story in stories(200) for line in story.replace("\n", " ").split(". ")]
+    return [". ".join(draw.choices(lines, k=min(12, int(draw.expovariate(0.4)) + 1))) for _ in range(count)]
+
+
+def make_requests(texts: list[str], routes: tuple[str, ...]) -> list[tuple[str, list[int], bytes]]:
+    """Route, which texts, and the request as it goes over the wire."""
+    draw, made = random.Random(1), []
+    for _ in range(500):
+        route, rows = draw.choice(routes), draw.sample(range(len(texts)), draw.choice((1, 1, 2, 4)))
+        field = "input" if route == "embeddings" else "texts"
+        body = json.dumps({field: [texts[row] for row in rows]}).encode()
+        head = (
+            f"POST /v1/{route} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        made.append((route, rows, head.encode() + body))
+    return made
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> tuple[int, bytes]:
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    return int(head.split()[1]), await reader.readexactly(size)
+
+
+async def client(port: int, requests: list, number: int, until: float, replies: list) -> None:
+    """One request after the other on one connection, until the time is up."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    turn = number * 37
+    while (begin := time.perf_counter()) < until:
+        request = requests[turn % len(requests)]
+        status, body = await ask(reader, writer, request[2])
+        replies.append((request, status, body, time.perf_counter() - begin))
+        turn += 1
+        if status == 429:
+            await asyncio.sleep(0.05)
+    writer.close()
+
+
+async def load(port: int, requests: list, clients: int, seconds: float) -> list:
+    replies: list = []
+    until = time.perf_counter() + seconds
+    await asyncio.gather(*(client(port, requests, number, until, replies) for number in range(clients)))
+    return replies
+
+
+def is_right(reply: tuple, vectors: np.ndarray, pieces: list[list[str]]) -> bool:
+    (route, rows, _), _, body, _ = reply
+    told, expected = json.loads(body), vectors[rows]
+    if route == "tokenize":
+        return [one["pieces"] for one in told["answers"]] == [pieces[row] for row in rows]
+    found = [one["embedding"] for one in told["data"]] if route == "embeddings" else told["answers"]
+    if route == "similarity":
+        unit = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+        expected = unit @ unit.T
+    return np.shape(found) == expected.shape and np.allclose(found, expected, atol=1e-4)
+
+
+def measure(name: str, port: int, requests: list, clients: int, seconds: float, truth: tuple, offline: float) -> dict:
+    asyncio.run(load(port, requests, clients, 1.0))  # warm
+    begin, used = time.perf_counter(), time.process_time()
+    replies = asyncio.run(load(port, requests, clients, seconds))
+    wall, used = time.perf_counter() - begin, time.process_time() - used
+    good = [reply for reply in replies if reply[1] == 200]
+    times, rate = [1000 * reply[3] for reply in good], sum(len(reply[0][1]) for reply in good) / wall
+    statuses = Counter(reply[1] for reply in replies)
+    return {
+        "server": name,
+        "clients": clients,
+        "texts/s": rate,
+        "of offline": f"{rate / offline:.0%}" if offline else "-",
+        "p50 ms": float(np.percentile(times, 50)),
+        "p99 ms": float(np.percentile(times, 99)),
+        "statuses": " ".join(f"{status}×{count}" for status, count in sorted(statuses.items())),
+        "wrong answers": sum(not is_right(reply, *truth) for reply in good),
+        "clients' CPU": f"{used / wall:.0%} of a core",
+    }
+
+
+def measure_offline(model: bertkit.Model, texts: list[str], seconds: float) -> float:
+    """Texts per second, all given at once."""
+    begin, done = time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        model.embed(texts)
+        done += len(texts)
+    return done / (time.perf_counter() - begin)
+
+
+def serve_peer(folder: str, port: int, unit: bool) -> None:
+    """What the tutorials show: a pipeline in a route."""
+    import uvicorn
+    from fastapi import Body, FastAPI
+    from transformers import pipeline
+
+    extract, app = pipeline("feature-extraction", model=folder), FastAPI()
+
+    @app.post("/v1/embed")
+    def embed(texts: list[str] = Body(embed=True)) -> dict:  # noqa: B008
+        vectors = np.array([np.mean(extract(text)[0], axis=0) for text in texts])
+        return {"answers": (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) if unit else vectors).tolist()}
+
+    uvicorn.run(app, port=port, log_level="error")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return door.getsockname()[1]
+
+
+def wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError("the server did not come up")
+
+
+def memory(process: subprocess.Popen) -> int:
+    """Megabytes that a process holds."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) // 1024
+
+
+def start(model: str, *options: str) -> tuple[subprocess.Popen, int]:
+    port = free_port()
+    command = [sys.executable, "-m", "bertkit", "serve", f"model={model}", "--port", str(port), *options]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    wait_for(port)
+    return process, port
+
+
+def stop(process: subprocess.Popen) -> None:
+    process.terminate()
+    process.wait()
+
+
+def main() -> None:
+    told = arguments(__doc__ or "", model="", clients=64, seconds=10.0)
+    if not told.model:
+        return print("serve_load.py: skipped, needs --model: the folder of an encoder")
+    model, texts = bertkit.load(told.model), make_texts(512)
+    vectors = model.embed(texts)
+    truth = vectors, [[model.tokenizer.vocabulary[i] for i in one.ids] for one in model.tokenizer.encode_batch(texts)]
+    offline = measure_offline(model, texts, told.seconds)
+    same, mixed = make_requests(texts, ("embed",)), make_requests(texts, ROUTES)
+    rows = [dict.fromkeys(("server", "clients"), "offline, no server") | {"clients": 1, "texts/s": offline}]
+
+    process, port = start(told.model)
+    rows.append(measure("bertkit, embed", port, same, told.clients, told.seconds, truth, offline))
+    rows.append(measure("bertkit, four routes", port, mixed, told.clients, told.seconds, truth, 0))
+    stop(process)
+    process, port = start(told.model, "--queue", str(told.clients))
+    measure("warm", port, same, told.clients, 1.0, truth, offline)
+    before = memory(process)
+    rows.append(measure("bertkit, overload", port, same, 4 * told.clients, told.seconds, truth, offline))
+    after = memory(process)
+    rows.append(measure("bertkit, recovered", port, same, told.clients // 2, told.seconds / 2, truth, offline))
+    stop(process)
+    port, unit = free_port(), np.allclose(np.linalg.norm(vectors, axis=1), 1)  # as the model was tuned
+    peer = multiprocessing.get_context("spawn").Process(target=serve_peer, args=(told.model, port, unit), daemon=True)
+    peer.start()
+    wait_for(port)
+    rows.append(measure("FastAPI + pipeline, embed", port, same, told.clients, told.seconds, truth, offline))
+    peer.terminate()
+    peer.join()
+    told.model = Path(told.model).name
+    sys.argv[1:] = [f"--{name}={value}" for name, value in vars(told).items()]
+    report("Many clients against the offline model", [{name: row.get(name, "-") for name in rows[1]} for row in rows])
+    print(f"\nmemory of the overloaded server: {before} MB before, {after} MB after")
+
+
+if __name__ == "__main__":
+    main()
