@@ -19,10 +19,12 @@ from bertkit.tasks.network import build_network
 from bertkit.tasks.task import TaskSettings
 
 CODE = """
-import sys, json, resource, torch, bertkit
+import ctypes, resource, sys, torch, bertkit
 torch.set_num_threads(1)
 facts = bertkit.predict(*sys.argv[1:], bad="skip", device="cpu")
-print(json.dumps(facts["rows"]), facts["bad"], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+ctypes.CDLL(None).malloc_trim(0)  # what the allocator holds free is not in use
+print(facts["rows"], facts["bad"], peak, int(open("/proc/self/statm").read().split()[1]) * 4 // 1024)
 """
 
 
@@ -35,13 +37,13 @@ def main() -> None:
         for name, size in (("a tenth", options.rows // 10), ("whole", options.rows)):
             make_file(folder / f"{size}.csv", size)
             begin = time.perf_counter()
-            count, bad, memory = finish(folder, size, name)
+            facts = finish(folder, size, name)
             seconds = time.perf_counter() - begin
-            rows.append(dict(run=name, kills=0, rows=count, bad=bad, seconds=seconds, **{"peak MB": memory}))
+            rows.append(dict(run=name, kills=0, seconds=seconds) | facts)
         kills = sum(kill(folder, options.rows, draw, seconds / (options.kills + 1)) for _ in range(options.kills))
         left = len(list((folder / "killed.csv.parts").glob("*.part")))
-        count, bad, memory = finish(folder, options.rows, "killed")
-        rows.append(dict(run="killed", kills=kills, rows=count, bad=bad, seconds=float("nan"), **{"peak MB": memory}))
+        facts = finish(folder, options.rows, "killed")
+        rows.append(dict(run="killed", kills=kills, seconds="-") | facts)
         same = [read(folder, "killed", end) == read(folder, "whole", end) for end in ("", ".bad.jsonl")]
         for row in rows:
             row["equal to whole"] = all(same) if row["run"] == "killed" else "-"
@@ -72,11 +74,11 @@ def start(folder: Path, size: int, name: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"})
 
 
-def finish(folder: Path, size: int, name: str) -> list[int]:
+def finish(folder: Path, size: int, name: str) -> dict[str, int]:
     child = start(folder, size, name)
     told = child.communicate()[0]
     assert child.returncode == 0
-    return [int(word) for word in told.split()]
+    return dict(zip(("rows", "bad", "peak MB", "in use at the end MB"), map(int, told.split()), strict=True))
 
 
 def kill(folder: Path, size: int, draw: random.Random, most: float) -> bool:

@@ -26,8 +26,9 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "demo": {"pipeline", "stories", "data", "train", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
     "console": {"serve"},
-    "asking": {"console", "serve", "data"},
-    "cli": {"console", "asking", "pipeline", "demo", "data", "text", "train"},
+    "asking": {"console", "serve", "data", "pipeline"},
+    "serving": {"console", "serve"},
+    "cli": {"console", "asking", "serving", "pipeline", "demo", "data", "text", "train"},
     "__main__": {"cli"},
     "__init__": {"model", "pipeline", "serve", "text"},
 }
@@ -88,6 +89,7 @@ TORCH_FREE = [
     "bertkit.pipeline",
     "bertkit.console",
     "bertkit.asking",
+    "bertkit.serving",
     "bertkit.tasks",
 ]
 TORCH_FREE += [f"bertkit.text.{file.stem}" for file in FILES if owner(file) == "text" and file.stem != "__init__"]
@@ -129,6 +131,7 @@ def test_tests_mirror_the_package():
     words = "__init__ __main__ errors progress stories demo pipeline hub families batch block console"
     covered = (
         "embeddings feedforward init bert fast kernels classification choice answering network"  # by their users' tests
+        " guard"  # by tests/serve/test_http.py
         " positions longformer disentangled family"  # by tests/model/test_family.py and tests/tasks/test_objectives.py
     )
     untested = {*words.split(), *covered.split()}

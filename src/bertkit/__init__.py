@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertkit.model.config import Config, sized
-    from bertkit.pipeline import convert, create, distill, evaluate, finetune, learn_vocabulary, prepare, pretrain
+    from bertkit.pipeline import convert, create, distill, evaluate, finetune, learn_vocabulary, predict, prepare, pretrain
     from bertkit.serve.predictor import Model, load
     from bertkit.text.corpus import Corpus
     from bertkit.text.memo import CorpusEncoder
@@ -31,6 +31,7 @@ _HOMES = {
     "pretrain": "bertkit.pipeline",
     "finetune": "bertkit.pipeline",
     "evaluate": "bertkit.pipeline",
+    "predict": "bertkit.pipeline",
     "distill": "bertkit.pipeline",
     "create": "bertkit.pipeline",
     "convert": "bertkit.pipeline",

@@ -1,4 +1,4 @@
-"""The verbs that ask a model: one-off answers to texts on the command line or in a file."""
+"""The verbs that ask a model: one-off answers to texts on the command line or in a file, and whole files of rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from bertkit.console import (
+    Bad,
     Device,
     Json,
     LabelColumn,
     ModelName,
+    PairColumn,
     Precision,
     TextColumn,
     TextFile,
@@ -246,6 +248,36 @@ def prompt(
         return _print_answers(given, answers)
     for one, answer in zip(given, answers, strict=True):
         print(f"{answer.label:<16} {answer.probability:6.1%}  {short(one)}")
+
+
+@app.command(epilog="Example: bertkit predict run/model reviews.csv --text review --out answers.csv")
+def predict(
+    model: Annotated[str, typer.Argument(help="A model folder, a Google checkpoint, or a hub name.")],
+    data: Annotated[Path, typer.Argument(help="The rows: .csv, .tsv, .jsonl or .parquet.")],
+    out: Annotated[Path, typer.Option(help="The file to write, of the same format; run again to go on.")],
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    all_classes: Annotated[bool, typer.Option("--all", help="Tell every class's probability.")] = False,
+    bad: Bad = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever is there.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes, or actors on a cluster.")] = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    as_json: Json = False,
+) -> None:
+    """Answer every row of a file, however large; run again, it goes on where it stopped."""
+    from bertkit import pipeline
+    from bertkit.data.readers import Columns
+
+    how: dict[str, Any] = dict(all_classes=all_classes, bad=bad or "stop", fresh=fresh, device=device, precision=precision)
+    columns = Columns(text=text, pair=pair)
+    facts = pipeline.predict(model, data, out, columns=columns, workers=workers, engine=engine, **how)
+    if as_json:
+        return print_json(facts)
+    print(f"{facts['rows']:,} rows in {facts['seconds']:,} s → {out}")
+    if facts["bad"]:
+        print(f"{facts['bad']:,} bad rows were kept aside in {out}.bad.jsonl")
 
 
 def _print_answers(texts: list[str], answers: Sequence[Any]) -> None:

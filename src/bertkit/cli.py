@@ -108,7 +108,7 @@ def prepare(
 def pretrain(
     store: Annotated[Path, typer.Argument(help="A store that bertkit prepare made.")],
     out: Annotated[Path, typer.Option(help="The run's folder; run again to resume. RUN/model is the artifact.")],
-    recipe: Annotated[str, typer.Option(help="bert-tiny … bert-large, fast-small, fast-base, demo, roberta-base …")] = "bert-base",
+    recipe: Annotated[str, typer.Option(help="bert-tiny … bert-large, fast-base, roberta-base, demo …")] = "bert-base",
     init: Annotated[str | None, typer.Option(help="Go on from this model instead of random weights.")] = None,
     budget: Annotated[str | None, typer.Option(help="Stop after a time, such as 90s, 20m or 1.5h.")] = None,
     settings: Settings = None,
@@ -332,7 +332,7 @@ def info(
         print(f"{name:<12} {readable(value)}")
 
 
-from bertkit import asking  # noqa: E402, F401 (its verbs come after these)
+from bertkit import asking, serving  # noqa: E402, F401 (their verbs come after these)
 
 
 def main() -> None:

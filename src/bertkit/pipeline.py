@@ -2,6 +2,7 @@
 
 - text ─learn_vocabulary→ tokenizer ─prepare→ store ─pretrain→ a model
 - a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (tuning.py has the story)
+- a model and a file of rows ─predict→ the same rows with answers
 - somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
 """
 
@@ -188,6 +189,13 @@ def evaluate(
     return summarize(task, records, loaded.answer(records))
 
 
+def predict(model: Path | str, data: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
+    """Answers for every row of a file, in a file of the same format; the options are those of `serve.files.predict_file`."""
+    from bertkit.serve.files import predict_file
+
+    return predict_file(model, data, out, **options)
+
+
 def check_data(
     files: Sequence[Path | str],
     task: str,
@@ -208,20 +216,22 @@ def check_data(
     return check.check_data(tables, Tokenizer.load(find_model(model)) if model else None, max_length)
 
 
-def create(size: str, tokenizer: Tokenizer, *, seed: int = 0, **changes: Any) -> Model:
-    """A new model of a named size (tiny … large) with random weights, the same for the same seed."""
+def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int = 0, **changes: Any) -> Model:
+    """A new member of the family in a named size (tiny … large) with random weights, the same for the same seed."""
     import torch
 
     from bertkit.bundle.bundle import Bundle
+    from bertkit.bundle.members import family_of
     from bertkit.model.config import sized
     from bertkit.serve.predictor import Model
     from bertkit.tasks.pretraining import Pretraining
 
-    config = sized(size, **{"vocabulary": len(tokenizer), **changes})
+    member = family_of({"model_type": family})
+    config = sized(size, **{"vocabulary": len(tokenizer), **member.defaults, **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Pretraining(config)
-    return Model(Bundle(network, tokenizer, provenance={"source": f"random weights, seed {seed}"}), device="cpu")
+    return Model(Bundle(network, tokenizer, member, {"source": f"random weights, seed {seed}"}), device="cpu")
 
 
 def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256) -> Model:

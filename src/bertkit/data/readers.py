@@ -75,9 +75,9 @@ def read_records(
         raise InputError(f'bad rows can be met with "stop" or "skip", not {bad!r}')
     named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))  # type: ignore[arg-type]
     table = Table(Path(path), task, named, classes, labelled, bad)
-    for number, (line, row) in enumerate(_rows(table)):
+    for number, (line, row) in enumerate(read_rows(table)):
         if number == 0:
-            table.columns = _resolve(table, list(row))
+            table.columns = find_columns(table, list(row))
         try:
             table.records.append(table.record(row, f"{path}:{line}"))
         except BadRow as wrong:
@@ -181,7 +181,7 @@ class Table:
         return name
 
 
-def _resolve(table: Table, found: list[str]) -> Columns:
+def find_columns(table: Table, found: list[str]) -> Columns:
     """The columns to read: those named, which must be there, and the usual ones among those found."""
     needed = {"text": True, "pair": table.task in NEED_PAIR, "label": table.labelled and table.task != "similarity"}
     chosen = dict[str, Any]()
@@ -197,7 +197,7 @@ def _resolve(table: Table, found: list[str]) -> Columns:
     return replace(table.columns, **chosen)
 
 
-def _rows(table: Table) -> Rows:
+def read_rows(table: Table) -> Rows:
     """The rows of a file with their line numbers, by the file's ending."""
     path, ending = table.path, table.path.suffix.lower()
     if path.is_dir():
@@ -215,7 +215,7 @@ def _rows(table: Table) -> Rows:
     raise DataError("expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout", path)
 
 
-def _open(path: Path, newline: str = "\n") -> IO[str]:
+def open_text(path: Path, newline: str = "\n") -> IO[str]:
     """A byte that is not UTF-8 becomes half of a surrogate pair, and is complained of where it is used."""
     return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
 
@@ -238,7 +238,7 @@ def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_CELL)
     quoted = table.path.suffix.lower() == ".csv"
     dialect: Any = dict(strict=True) if quoted else dict(delimiter="\t", quoting=csv.QUOTE_NONE)
-    with _open(table.path, newline="") as lines:
+    with open_text(table.path, newline="") as lines:
         reader, cells = csv.reader(lines, **dialect), list[str]()
         while cells is not None:
             begin = reader.line_num + 1
@@ -252,7 +252,7 @@ def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_rows(table: Table) -> Rows:
-    with _open(table.path) as lines:
+    with open_text(table.path) as lines:
         for number, line in ((number, line) for number, line in enumerate(lines, start=1) if line.strip()):
             try:
                 row = json.loads(line)
@@ -266,7 +266,7 @@ def _json_rows(table: Table) -> Rows:
 
 
 def _squad_rows(path: Path) -> Rows:
-    with _open(path) as stream:
+    with open_text(path) as stream:
         text = stream.read()
     try:
         line, place = 1, 0
@@ -285,7 +285,7 @@ def _squad_rows(path: Path) -> Rows:
 def _conll_rows(table: Table) -> Rows:
     """A sentence a row. Without -DOCSTART- lines each is a document of its own."""
     document, marked, width = 0, False, 0
-    with _open(table.path) as lines:
+    with open_text(table.path) as lines:
         cut = ((number, re.split(r"[ \t]+", line.strip(" \t\r\n"))) for number, line in enumerate(lines, start=1))
         for kind, group in groupby(cut, key=lambda line: line[1][0] if line[1][0] in ("", "-DOCSTART-") else "word"):
             if kind == "-DOCSTART-":

@@ -208,11 +208,11 @@ class Model:
         """The entities of each text, with their characters; of plain labels, every labelled word."""
         if isinstance(texts, str):
             return self.tag([texts])[0]
-        spans = [_words(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
+        spans = [word_spans(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
         found = enumerate(zip(texts, spans, strict=True))
         records = [Words(tuple(text[a:b] for a, b in words), document=number) for number, (text, words) in found]
         answers = self.answer(records, "tagging")
-        return [_entities(*found) for found in zip(texts, spans, answers, strict=True)]
+        return [name_entities(*found) for found in zip(texts, spans, answers, strict=True)]
 
     @overload
     def ask(self, question: str, context: str) -> Answered: ...  # type: ignore[overload-overlap]
@@ -332,7 +332,7 @@ class Model:
         return self.encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
 
 
-def _words(pieces: Pieces, text: str) -> list[tuple[int, int]]:
+def word_spans(pieces: Pieces, text: str) -> list[tuple[int, int]]:
     """The characters of a text's words, as the tokenizer splits it."""
     begins = np.flatnonzero(pieces.starts)
     if not len(begins):
@@ -341,7 +341,7 @@ def _words(pieces: Pieces, text: str) -> list[tuple[int, int]]:
     return list(zip(pieces.offsets[begins, 0].tolist(), pieces.offsets[ends, 1].tolist(), strict=True))
 
 
-def _entities(text: str, words: list[tuple[int, int]], answer: Tagged) -> list[Entity]:
+def name_entities(text: str, words: list[tuple[int, int]], answer: Tagged) -> list[Entity]:
     found = []
     for kind, first, behind in entities(answer.labels):
         begin, end = words[first][0], words[behind - 1][1]

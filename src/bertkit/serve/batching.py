@@ -1,0 +1,134 @@
+"""Dynamic batching: requests of many clients become calls of the model with many texts at once.
+
+A worker thread owns the model. It takes the oldest request and others that ask the same, up to the model's budget of
+tokens, as soon as a budget is full or the oldest has waited long enough.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import chain
+from threading import Condition, Thread
+from typing import Any
+
+from bertkit.errors import BertkitError, InputError
+from bertkit.serve.predictor import MANY, Model
+
+
+class Busy(BertkitError):
+    """A request that was not taken."""
+
+
+class QueueFull(Busy):
+    """More texts wait than the queue takes."""
+
+
+class Draining(Busy):
+    """The queue takes nothing more; what it took is being answered."""
+
+
+@dataclass(eq=False)
+class _Request:
+    """Columns of texts with one row an answer; requests with the same question share a call."""
+
+    question: tuple[Any, ...]  # method, number of columns, settings
+    columns: tuple[Sequence[Any], ...]
+    tokens: int
+    answers: Future[Sequence[Any]] = field(default_factory=Future)
+    born: float = field(default_factory=time.monotonic)
+
+    @property
+    def rows(self) -> int:
+        return len(self.columns[0])
+
+
+class Batcher:
+    """A model behind a queue of at most `queue` texts; `seen` is told the size of every batch."""
+
+    def __init__(
+        self, model: Model, *, queue: int = 1024, wait: float = 0.004, seen: Callable[[int], Any] = lambda texts: None
+    ):
+        self.model, self.queue, self.wait, self.seen = model, queue, wait, seen
+        self._requests = list[_Request]()
+        self._changed, self._closed = Condition(), False
+        self._worker = Thread(target=self._work, name="bertkit-batches", daemon=True)
+        self._worker.start()
+
+    @property
+    def waiting(self) -> int:
+        """Texts in the queue."""
+        return sum(request.rows for request in self._requests)
+
+    def ask(self, method: str, *columns: Sequence[Any], tokens: int, **settings: Any) -> Future[Sequence[Any]]:
+        """Queues a call of one of the model's methods; cancelled before its batch begins, it costs nothing."""
+        request = _Request((method, len(columns), *sorted(settings.items())), columns, tokens)
+        if any(len(column) != request.rows for column in columns):
+            raise InputError(f"pairs are {len(columns[1])} for {request.rows} texts; give one partner to each")
+        with self._changed:
+            if self._closed:
+                raise Draining("the server is shutting down; ask another, or this one when it is back")
+            if self.waiting + request.rows > self.queue:
+                raise QueueFull(f"{self.waiting} texts wait and {self.queue} may; ask again in a moment")
+            self._requests.append(request)
+            self._changed.notify()
+        request.answers.add_done_callback(lambda answers: self._forget(request) if answers.cancelled() else None)
+        return request.answers
+
+    def close(self) -> None:
+        """Takes nothing more, and returns when all that was taken is answered."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._worker.join()
+
+    def _forget(self, request: _Request) -> None:
+        with self._changed:
+            self._requests = [other for other in self._requests if other is not request]
+
+    def _work(self) -> None:
+        while batch := self._next():
+            if begun := [request for request in batch if request.answers.set_running_or_notify_cancel()]:
+                self.seen(sum(request.rows for request in begun))
+                self._answer(begun)
+
+    def _next(self) -> list[_Request]:
+        """Waits for a batch; none when the queue is closed and empty."""
+        with self._changed:
+            while self._requests or not self._closed:
+                left = self._requests[0].born + self.wait - time.monotonic() if self._requests else None
+                full = sum(request.tokens for request in self._requests) >= self.model.budget
+                if left is not None and (left <= 0 or full or self._closed):
+                    return self._take()
+                self._changed.wait(left)
+        return []
+
+    def _take(self) -> list[_Request]:
+        """The oldest request and those that ask the same, as far as the budget goes."""
+        batch, tokens, rows = list[_Request](), 0, 0
+        for request in [other for other in self._requests if other.question == self._requests[0].question]:
+            tokens, rows = tokens + request.tokens, rows + request.rows
+            if batch and (tokens > self.model.budget or rows >= MANY):
+                break
+            batch.append(request)
+        taken = set(batch)
+        self._requests = [request for request in self._requests if request not in taken]
+        return batch
+
+    def _answer(self, requests: list[_Request]) -> None:
+        """Every request gets its part of the answers; where one is bad, halves are tried until it stands alone."""
+        method, _, *settings = requests[0].question
+        columns = zip(*(request.columns for request in requests), strict=True)
+        try:
+            found = getattr(self.model, method)(*(list(chain(*parts)) for parts in columns), **dict(settings))
+        except Exception as error:
+            if len(requests) == 1:
+                return requests[0].answers.set_exception(error)
+            middle = len(requests) // 2
+            self._answer(requests[:middle])
+            return self._answer(requests[middle:])
+        for request in requests:
+            request.answers.set_result(found[: request.rows])
+            found = found[request.rows :]

@@ -1,0 +1,361 @@
+"""Answers for files of any size: rows in, the same rows with their answers out, in bounded memory.
+
+Rows are read as a stream and cut into chunks. A chunk is answered here, in a process or on a Ray node, and written to a
+part file of its own; at the end the parts are joined. A part depends on the file, the model and the settings alone, so a run
+that was stopped goes on behind its last part and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, count, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertkit.atomic import new_file
+from bertkit.bundle.bundle import Bundle, load_bundle
+from bertkit.data import readers
+from bertkit.data.engines import ENGINES
+from bertkit.data.readers import BadRow, Columns, Row, Table
+from bertkit.data.records import Choice, Words, texts
+from bertkit.errors import DataError, InputError, import_extra
+from bertkit.model.device import find_device
+from bertkit.progress import bar
+from bertkit.serve.predictor import MANY, Model, name_entities, word_spans
+from bertkit.tasks.answering import answer_records
+
+CHUNK = 2048  # rows of a part
+HEAD = 2**20  # bytes of the input by which it is known again
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+PREFIX = "predicted_"  # of an answer's columns
+NAMES = {  # task → the columns of its answers
+    "classification": "label probability",
+    "multilabel": "labels probabilities",
+    "regression": "number",
+    "tagging": "entities",
+    "qa": "answer begin end probability null_margin best",
+    "choice": "option probabilities",
+    "similarity": "embedding",
+}
+
+
+Chunk = tuple[list[tuple[int, Row]], list[Row], bool]  # rows with their lines, bad rows among them, is it the first
+
+
+@dataclass
+class Source(Table):
+    """The input: a table that is read in chunks and keeps its bad rows; of those that cannot be cut into cells, the line."""
+
+    kept: list[Row] = field(default_factory=list)
+    read: int = 0  # rows, bad ones among them
+    lines: Iterator[tuple[int, str]] | None = None
+
+    def complain(self, message: str, line: int) -> None:
+        self.lines = self.lines or self._numbered()
+        raw = next((text for at, text in self.lines if at == line), "")
+        self.kept.append(dict(line=line, reason=message, row=raw.rstrip("\r\n")))
+
+    def _numbered(self) -> Iterator[tuple[int, str]]:
+        with readers.open_text(self.path, "\n" if self.path.suffix.lower() == ".jsonl" else "") as stream:
+            yield from enumerate(stream, start=1)
+
+    def chunks(self, done: int) -> Iterator[Chunk]:
+        """Those behind the first `done`; where one ends is told by the number of its rows alone."""
+        number, rows = 0, readers.read_rows(self)
+        while (part := list(islice(rows, CHUNK))) or self.kept:
+            bad, self.kept = self.kept, []
+            self.read += len(part) + len(bad)
+            if number >= done:
+                yield part, bad, number == 0
+            number += 1
+
+
+@dataclass(frozen=True)
+class Format:
+    """How rows are written: as they were read, with the answers' columns behind."""
+
+    ending: str
+    names: list[str]
+    added: list[str]
+    schema: Any = None  # Parquet's
+
+    def write(self, rows: list[Row], first: bool) -> bytes:
+        """The bytes of a part; the file's first one begins with the header."""
+        if self.ending == ".jsonl":
+            return _json_lines(rows)
+        if self.ending == ".parquet":
+            return self._write_parquet([row | {name: self._cell(name, row[name]) for name in self.added} for row in rows])
+        stream, names = io.StringIO(), [*self.names, *self.added]
+        dialect: Any = {} if self.ending == ".csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
+        writer = csv.writer(stream, lineterminator="\n", **dialect)
+        writer.writerows([names] * first + [[self._cell(name, row[name]) for name in names] for row in rows])
+        return stream.getvalue().encode("utf-8", "surrogateescape")
+
+    def _cell(self, name: str, value: Any) -> Any:
+        """A list or dict as JSON, unless Parquet has a column of lists for it."""
+        flat = isinstance(value, list | dict) and (self.schema is None or str(self.schema.field(name).type) == "string")
+        return json.dumps(value, ensure_ascii=False) if flat else value
+
+    def _write_parquet(self, rows: list[Row]) -> bytes:
+        arrow, stream = _arrow(), io.BytesIO()
+        arrow.parquet.write_table(arrow.Table.from_pylist(rows, self.schema), stream)
+        return stream.getvalue()
+
+    def join(self, parts: list[Path], out: Path) -> None:
+        if self.schema is None:
+            return _join(parts, out)
+        with _arrow().parquet.ParquetWriter(out, self.schema) as writer:
+            for part in parts:
+                writer.write_table(_arrow().parquet.read_table(part))
+
+
+class Answerer:
+    """A worker: a chunk in; the bytes of its part, and its bad rows out."""
+
+    def __init__(self, bundle: Bundle, source: Table, form: Format, device: str, precision: str, threads: int):
+        if threads:
+            torch.set_num_threads(threads)
+        self.model, self.task = Model(bundle, device=device, precision=precision), _task(bundle)
+        self.source, self.form = source, form
+
+    def __call__(self, chunk: Chunk) -> tuple[bytes, list[Row]]:
+        (rows, bad, first), told = chunk, list[Row]()
+        records = [self._record(line, row) for line, row in rows]
+        answers = iter(self._answers([record for record in records if not isinstance(record, BadRow)]))
+        for (line, row), record in zip(rows, records, strict=True):
+            found = record if isinstance(record, BadRow) else next(answers)
+            if isinstance(found, Exception):
+                bad.append(dict(line=line, reason=str(found), row=row))
+            else:
+                told.append(row | {name: _plain(_value(name, found)) for name in self.form.added})
+        return self.form.write(told, first), sorted(bad, key=lambda one: one["line"])
+
+    def _record(self, line: int, row: Row) -> Any:
+        """What the model is asked, or what is wrong with the row. A sentence is its own document if no other is told."""
+        table, document = self.source, row.get("document")
+        if self.task == "tagging" and isinstance(row.get(table.columns.text), list):
+            table, row = replace(table, task="tagging"), row | {"document": document if type(document) is int else -line}
+        try:
+            record = table.record(row, f"{table.path}:{line}")
+            if isinstance(record, Choice) and not record.options:
+                raise BadRow(f'no options in "{table.columns.pair}"; expected a list, or columns ending0, ending1 …')
+            return record
+        except BadRow as wrong:
+            return wrong
+
+    def _answers(self, records: Sequence[Any]) -> list[Any]:
+        """In the records' order; an error in the place of a record that the model finds nothing in."""
+        ask = {"tagging": self._tag, "similarity": self._embed}.get(self.task, self._answer)
+        try:
+            return ask(records)
+        except InputError as error:
+            half = len(records) // 2
+            return self._answers(records[:half]) + self._answers(records[half:]) if half else [error]
+
+    def _answer(self, records: Sequence[Any]) -> list[Any]:
+        model, where = self.model, dict(precision=self.model.precision, budget=self.model.budget)
+        return list(answer_records([model.network], model.bundle.task, model.tokenizer, records, model.device, **where))  # type: ignore[arg-type]
+
+    def _embed(self, records: Sequence[Any]) -> list[Any]:
+        """So many at once that no bar appears inside the file's."""
+        parts = ([record.text for record in records[at : at + MANY - 1]] for at in range(0, len(records), MANY - 1))
+        return [vector.tolist() for part in parts for vector in self.model.embed(part, truncate=True)]
+
+    def _tag(self, records: Sequence[Any]) -> list[Any]:
+        """The entities of texts, or of sentences that were given as words and are read with spaces between."""
+        given = [texts(record)[0] for record in records]
+        both = zip(records, self.model.tokenizer.pieces(given), given, strict=True)
+        spans = [_spans(one.words) if isinstance(one, Words) else word_spans(pieces, text) for one, pieces, text in both]
+        cut = (tuple(text[a:b] for a, b in words) for text, words in zip(given, spans, strict=True))
+        asked = [Words(words, document=getattr(records[n], "document", ~n)) for n, words in enumerate(cut)]
+        return [name_entities(*found) for found in zip(given, spans, self._answer(asked), strict=True)]
+
+
+def predict_file(
+    model: Path | str,
+    data: Path | str,
+    out: Path | str,
+    *,
+    columns: Columns | Mapping[str, str] | None = None,
+    all_classes: bool = False,
+    bad: str = "stop",
+    fresh: bool = False,
+    engine: str = "local",
+    workers: int = 1,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> dict[str, Any]:
+    """Writes the rows of `data` with a model's answers to `out`; run again, it goes on where it stopped."""
+    data, out, begin = Path(data), Path(out), time.monotonic()
+    _check(data, out, bad, engine, workers)
+    bundle, parts = load_bundle(model), out.with_name(f"{out.name}.parts")
+    source, form = _open(bundle, data, columns, bad, all_classes)
+    settings = _settings(bundle, source, form) | {"device": str(find_device(device)), "precision": precision}
+    done = _begin(parts, out, settings, fresh)
+    threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else 0
+    make = partial(Answerer, bundle, replace(source), form, device, precision, threads)
+    with bar("predicting", _count(data)) as show, ENGINES[engine](make, workers) as run:
+        for number, (content, unusable) in enumerate(run(source.chunks(done)), start=done):
+            _write(parts / f"{number:08}", content, unusable, source)
+            rate = (number + 1 - done) * CHUNK / (time.monotonic() - begin)
+            show(min((number + 1) * CHUNK, source.read), f"{rate:,.0f} rows/s")
+    left = _finish(parts, out, form)
+    told = {"out": str(out), "rows": source.read - left, "bad": left, "resumed": min(done * CHUNK, source.read)}
+    return told | {"seconds": round(time.monotonic() - begin, 1)}
+
+
+def _check(data: Path, out: Path, bad: str, engine: str, workers: int) -> None:
+    if data.suffix.lower() not in FORMATS or not data.is_file():
+        raise DataError(f"expected a file that ends in {', '.join(FORMATS)}", data)
+    if out.suffix.lower() != data.suffix.lower():
+        raise InputError(f"{out}: expected a name that ends in {data.suffix}, the input's format")
+    if engine not in ENGINES or bad not in ("stop", "skip") or workers < 1:
+        known = f"engine {' or '.join(ENGINES)}, bad stop or skip, and at least 1 worker"
+        raise InputError(f"engine {engine!r}, bad {bad!r} and {workers} workers; expected {known}")
+
+
+def _task(bundle: Bundle) -> str:
+    """What the model is asked; without a task, for vectors."""
+    return bundle.task.settings.task if bundle.task else "similarity"
+
+
+def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool) -> tuple[Source, Format]:
+    """The input with its columns found, and the format of the output."""
+    named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))
+    task, alone = _task(bundle), _task(bundle) in ("tagging", "similarity")  # these read one text a row
+    if alone and named.pair:
+        raise InputError(f'a {task} model reads one text a row; expected no pair, found the column "{named.pair}"')
+    source = Source(data, "classification" if alone else task, named, labelled=False, bad=bad)
+    _, first = next(readers.read_rows(source), (0, None))
+    if not first:
+        raise DataError("no usable rows; expected one at least", data)
+    found = readers.find_columns(source, list(first))
+    source = replace(source, columns=Columns(text=found.text, pair=None if alone else found.pair), kept=[], lines=None)
+    labels = bundle.task.settings.labels if bundle.task and all_classes and task in ("classification", "multilabel") else ()
+    added = [PREFIX + name for name in (*NAMES[task].split(), *(f"probability_{label}" for label in labels))]
+    if clash := [name for name in added if name in first]:
+        raise DataError(f'the column "{clash[0]}" is there already; rename it', data)
+    return source, Format(data.suffix.lower(), list(first), added, _schema(data, added))
+
+
+def _schema(data: Path, added: list[str]) -> Any:
+    """The columns of a Parquet file with those of the answers; None for other formats."""
+    if data.suffix.lower() != ".parquet":
+        return None
+    arrow = _arrow()
+    kinds = dict.fromkeys(("label", "labels", "probabilities", "answer", "entities", "best"), arrow.string())
+    kinds |= dict.fromkeys(("begin", "end", "option"), arrow.int64()) | {"embedding": arrow.list_(arrow.float32())}
+    fields = [arrow.field(name, kinds.get(name.removeprefix(PREFIX), arrow.float64())) for name in added]
+    return arrow.schema([*arrow.parquet.read_schema(data), *fields])
+
+
+def _arrow() -> Any:
+    import_extra("pyarrow.parquet", "parquet", "writing .parquet")
+    return import_extra("pyarrow", "parquet", "writing .parquet")
+
+
+def _count(data: Path) -> int:
+    """Rows; of text, lines, which are as many or a few more."""
+    if data.suffix.lower() == ".parquet":
+        return _arrow().parquet.read_metadata(data).num_rows
+    with open(data, "rb") as stream:
+        return sum(block.count(b"\n") for block in iter(partial(stream.read, HEAD), b""))
+
+
+def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
+    """What the answers depend on."""
+    facts, model = source.path.stat(), hashlib.sha256(bundle.tokenizer.content.encode())
+    model.update(repr((bundle.network.encoder.config, bundle.task and bundle.task.settings)).encode())
+    for tensor in bundle.network.state_dict().values():
+        model.update(tensor.contiguous().numpy().data)
+    with open(source.path, "rb") as stream:
+        head = hashlib.sha256(stream.read(HEAD)).hexdigest()
+    given = {"input size": facts.st_size, "input time": facts.st_mtime_ns, "input head": head, "model": model.hexdigest()}
+    return given | {"text": source.columns.text, "pair": source.columns.pair, "answers": form.added, "chunk": CHUNK}
+
+
+def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int:
+    """How many parts are there already; those of another run are refused, or removed if so wished."""
+    told = parts / "settings.json"
+    if fresh or not told.exists():
+        if out.exists() and not fresh:
+            raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
+        shutil.rmtree(parts, ignore_errors=True)
+        with new_file(told) as aside:
+            aside.write_text(json.dumps(settings), encoding="utf-8")
+    found = json.loads(told.read_text(encoding="utf-8"))
+    if differing := ", ".join(name for name in settings if found.get(name) != settings[name]):
+        raise InputError(f"{parts} was made with another {differing}; give another --out, or --fresh to begin anew")
+    return next(number for number in count() if not (parts / f"{number:08}.part").exists())
+
+
+def _write(name: Path, content: bytes, bad: list[Row], source: Source) -> None:
+    """Bad rows first, then the part, which says that its chunk is done."""
+    if bad and source.bad == "stop":
+        raise DataError(f"{bad[0]['reason']} (--bad skip leaves such rows out)", source.path, bad[0]["line"])
+    for ending, written in ((".bad", _json_lines(bad)), (".part", content)):
+        with new_file(name.with_suffix(ending)) as aside:
+            aside.write_bytes(written)
+
+
+def _finish(parts: Path, out: Path, form: Format) -> int:
+    """Joins the parts, and removes them; the output comes last, so that it is whole where it stands. Tells the bad rows."""
+    bad = out.with_name(f"{out.name}.bad.jsonl")
+    with new_file(parts / "bad.jsonl") as aside:
+        _join(sorted(parts.glob("*.bad")), aside)
+    with new_file(parts / "whole") as aside:
+        form.join(sorted(parts.glob("*.part")), aside)
+    rows = _count(parts / "bad.jsonl")
+    (parts / "bad.jsonl").replace(bad) if rows else bad.unlink(missing_ok=True)
+    (parts / "whole").replace(out)
+    shutil.rmtree(parts)
+    return rows
+
+
+def _join(parts: list[Path], out: Path) -> None:
+    with open(out, "wb") as stream:
+        for part in parts:
+            stream.write(part.read_bytes())
+
+
+def _json_lines(rows: list[Row]) -> bytes:
+    """Half of a surrogate pair becomes an escape."""
+    lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    return "".join(lines).encode("utf-8", "backslashreplace")
+
+
+def _value(name: str, found: Any) -> Any:
+    """What an answer has for a column; some answers are a single value."""
+    name = name.removeprefix(PREFIX)
+    if not isinstance(found, tuple):
+        return found
+    if name.startswith("probability_"):
+        return found.probabilities[name.removeprefix("probability_")]  # type: ignore[attr-defined]
+    return getattr(found, "text" if name == "answer" else name)
+
+
+def _plain(value: Any) -> Any:
+    """An answer as JSON has it, numbers to six places."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _spans(words: Sequence[str]) -> list[tuple[int, int]]:
+    """The characters of words with spaces between."""
+    ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
+    return [(end - len(word), end) for word, end in zip(words, ends, strict=True)]

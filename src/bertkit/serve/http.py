@@ -1,0 +1,353 @@
+"""Models behind HTTP: what can be asked, and how an answer looks.
+
+    client → Guard (key, size, pace, clock, log) → route → Batcher → Model
+
+A text that cannot be answered is refused by itself; nothing that was accepted is lost when the server is told to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get_type_hints
+
+import numpy as np
+import uvicorn
+from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from prometheus_client import generate_latest
+from pydantic import BaseModel, ConfigDict, Field, create_model
+
+from bertkit.data import records
+from bertkit.errors import InputError
+from bertkit.serve import predictor
+from bertkit.serve.batching import Batcher, Busy, QueueFull
+from bertkit.serve.guard import REFUSALS, Desk, Guard, Limits, log, refusal
+from bertkit.serve.predictor import Model
+from bertkit.tasks import choice, classification, qa
+
+LOOKED_AT = 256  # tokens; attention grows with their square
+INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
+Named = TypeVar("Named")
+
+
+def _shape(kind: type, **changes: Any) -> Any:
+    """An answer of the model as a JSON object."""
+    fields = {name: (hint, ...) for name, hint in (get_type_hints(kind) | changes).items()}
+    return create_model(kind.__name__, __doc__=kind.__doc__, **fields)  # type: ignore[call-overload]
+
+
+if TYPE_CHECKING:
+    from bertkit.serve.predictor import Candidate, Entity
+    from bertkit.tasks.choice import Chosen
+    from bertkit.tasks.classification import Classified, Labelled
+    from bertkit.tasks.qa import Answered
+else:
+    Candidate, Entity, Chosen = map(_shape, (predictor.Candidate, predictor.Entity, choice.Chosen))
+    Classified, Labelled = map(_shape, (classification.Classified, classification.Labelled))
+    Answered = _shape(qa.Answered, best=list[_shape(qa.Span)])
+
+
+class Asked(BaseModel):
+    """What all requests may say."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str | None = Field(None, description="One of /v1/models; by default the first that can do it.")
+
+
+class Texts(Asked):
+    texts: list[str] = Field(min_length=1, examples=[["She kneads the dough.", "He mends the ropes."]])
+
+
+class Cut(Texts):
+    truncate: bool = Field(False, description="Cut texts that are too long instead of refusing them.")
+
+
+class Fill(Cut):
+    texts: list[str] = Field(min_length=1, examples=[["Paris is the [MASK] of France."]])
+    top: int = Field(5, ge=1, le=100, description="How many candidates for each [MASK].")
+
+
+class Pairs(Texts):
+    pairs: list[str] | None = Field(None, description="The second text of each, in the same order.")
+
+
+class Ask(Asked):
+    question: str = Field(examples=["Who came?"])
+    context: str = Field(examples=["Ann came, Bob went."])
+
+
+class Choose(Asked):
+    prompt: str = Field(examples=["She opened the door and"])
+    options: list[str] = Field(min_length=2, examples=[["went in.", "was a table."]])
+
+
+class Embed(Cut):
+    pooling: Literal["", "mean", "cls", "max"] = Field("", description="By default what the model was tuned for.")
+    normalize: bool | None = Field(None, description="Scale to length 1; by default what the model was tuned for.")
+
+
+class Next(Asked):
+    a: str = Field(examples=["He went to the shop."])
+    b: str = Field(examples=["He bought milk."])
+    truncate: bool = False
+
+
+class Embeddings(BaseModel):
+    """As OpenAI's clients ask."""
+
+    model: str | None = None
+    input: str | Annotated[list[str], Field(min_length=1)] = Field(examples=["She kneads the dough."])
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+class Answers(BaseModel, Generic[Named]):
+    """An answer for each text, in their order, and the model that gave it."""
+
+    model: str
+    answers: list[Named]
+
+
+class Embedding(BaseModel):
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(BaseModel):
+    object: Literal["list"] = "list"
+    model: str
+    data: list[Embedding]
+    usage: dict[str, int]
+
+
+class Tokenized(BaseModel):
+    pieces: list[str]
+    ids: list[int]
+    offsets: list[tuple[int, int]] = Field(description="Characters; (0, 0) for special pieces.")
+
+
+class Looked(BaseModel):
+    pieces: list[str]
+    weights: list[list[list[list[float]]]] = Field(description="By layer, head, piece that looks, piece looked at.")
+
+
+class Served(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    answers: list[str]
+    positions: int
+    labels: list[str] = []
+
+
+class Models(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[Served]
+
+
+async def _refuse(request: Request, error: Any) -> Response:
+    """422 names the field and does not repeat what was sent."""
+    if isinstance(error, Busy):
+        return refusal(429 if isinstance(error, QueueFull) else 503, str(error), **{"Retry-After": "1"})
+    if isinstance(error, RequestValidationError):
+        details = [{name: one[name] for name in ("loc", "msg", "type")} for one in error.errors()]
+    else:
+        fields, word = request.state.fields, str(error).split()[0]  # the model first, then what the route reads
+        details = [{"loc": ["body", word if word in fields else fields[1]], "msg": str(error), "type": "input"}]
+    return Response(json.dumps({"detail": details}), 422, media_type="application/json")
+
+
+async def _admit(request: Request, asked: Any, verb: str, texts: Sequence[str]) -> tuple[str, Batcher]:
+    """The model that is asked; too many texts or tokens are refused."""
+    state, desk, limits = request.state, request.app.state.desk, request.app.state.desk.limits
+    state.fields = list(type(asked).model_fields)
+    name, batcher = desk.pick(verb, asked.model)
+    if len(texts) > limits.texts:
+        raise HTTPException(413, f"{len(texts)} texts; expected at most {limits.texts}")
+    count, short = batcher.model.tokenizer.ids, sum(map(len, texts)) <= INLINE
+    ids = count(texts) if short else await asyncio.to_thread(count, texts)
+    state.texts, state.tokens = texts, sum(map(len, ids)) + 2 * len(texts)  # special pieces
+    if state.tokens > limits.tokens:
+        raise HTTPException(413, f"{state.tokens} tokens; expected at most {limits.tokens}")
+    return name, batcher
+
+
+async def _answer(request: Request, asked: Any, verb: str, *columns: Sequence[Any], **settings: Any) -> Any:
+    """The answers to the rows of the columns, which are texts or choices."""
+    rows = [row for column in columns for row in column]
+    texts = [text for row in rows for text in ([row] if isinstance(row, str) else records.texts(row))]
+    name, batcher = await _admit(request, asked, verb, texts)
+    method = "answer" if verb == "choose" else verb  # which takes many choices at once
+    found = await asyncio.wrap_future(batcher.ask(method, *columns, tokens=request.state.tokens, **settings))
+    return {"model": name, "answers": found.tolist() if isinstance(found, np.ndarray) else found}
+
+
+router = APIRouter(responses={status: {"description": text} for status, text in REFUSALS.items()})
+
+
+@router.post("/v1/fill")
+async def fill(asked: Fill, request: Request) -> Answers[list[list[Candidate]]]:
+    """The likeliest pieces for each [MASK] of each text."""
+    return await _answer(request, asked, "fill", asked.texts, top=asked.top, truncate=asked.truncate)
+
+
+@router.post("/v1/classify")
+async def classify(asked: Pairs, request: Request) -> Answers[Classified | Labelled | float]:
+    """A label, labels or a number for each text, or for each pair of texts."""
+    return await _answer(request, asked, "classify", asked.texts, *([] if asked.pairs is None else [asked.pairs]))
+
+
+@router.post("/v1/tag")
+async def tag(asked: Texts, request: Request) -> Answers[list[Entity]]:
+    """The entities of each text, with their characters."""
+    return await _answer(request, asked, "tag", asked.texts)
+
+
+@router.post("/v1/ask")
+async def ask(asked: Ask, request: Request) -> Answers[Answered]:
+    """The part of the context that answers the question; "" where there is none."""
+    return await _answer(request, asked, "ask", [asked.question], [asked.context])
+
+
+@router.post("/v1/choose")
+async def choose(asked: Choose, request: Request) -> Answers[Chosen]:
+    """Which of the options goes with the prompt."""
+    return await _answer(request, asked, "choose", [records.Choice(asked.prompt, tuple(asked.options))])
+
+
+@router.post("/v1/embed")
+async def embed(asked: Embed, request: Request) -> Answers[list[float]]:
+    """A vector for each text."""
+    settings = asked.model_dump(include={"pooling", "normalize", "truncate"})
+    return await _answer(request, asked, "embed", asked.texts, **settings)
+
+
+@router.post("/v1/similarity")
+async def similarity(asked: Cut, request: Request) -> Answers[list[float]]:
+    """How alike each two of the texts are: cosines of their vectors, a row for each text."""
+    found = await _answer(request, asked, "embed", asked.texts, normalize=True, truncate=asked.truncate)
+    vectors = np.array(found["answers"], np.float32)
+    return found | {"answers": (vectors @ vectors.T).tolist()}
+
+
+@router.post("/v1/embeddings")
+async def embeddings(asked: Embeddings, request: Request) -> EmbeddingList:
+    """A vector for each text, as OpenAI's clients expect it."""
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    found = await _answer(request, asked, "embed", texts)
+    vectors = found["answers"]
+    if asked.encoding_format == "base64":
+        vectors = [base64.b64encode(np.array(vector, "<f4").tobytes()).decode() for vector in vectors]
+    data = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+    usage = dict.fromkeys(("prompt_tokens", "total_tokens"), request.state.tokens)
+    return {"model": found["model"], "data": data, "usage": usage}  # type: ignore[return-value]
+
+
+@router.post("/v1/next")
+async def next_sentence(asked: Next, request: Request) -> Answers[float]:
+    """How likely it is that b follows a."""
+    return await _answer(request, asked, "next", [asked.a], [asked.b], truncate=asked.truncate)
+
+
+@router.post("/v1/tokenize")
+async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
+    """The pieces of each text as the model sees them."""
+    name, batcher = await _admit(request, asked, "tokenize", asked.texts)
+    tokenizer = batcher.model.tokenizer
+    found = await asyncio.to_thread(tokenizer.encode_batch, asked.texts)
+    told = [(one, [tokenizer.vocabulary[index] for index in one.ids]) for one in found]
+    answers = [Tokenized(pieces=pieces, ids=one.ids.tolist(), offsets=one.offsets.tolist()) for one, pieces in told]
+    return Answers(model=name, answers=answers)
+
+
+@router.post("/v1/attention")
+async def attention(asked: Texts, request: Request) -> Answers[Looked]:
+    """Who looks at whom in each text, by layer and head; for short texts."""
+    name, batcher = await _admit(request, asked, "attention", asked.texts)
+    if request.state.tokens > LOOKED_AT:
+        raise HTTPException(413, f"{request.state.tokens} tokens; attention is shown for {LOOKED_AT} at most")
+    found = await asyncio.wrap_future(batcher.ask("attention", asked.texts, tokens=request.state.tokens))
+    answers = [Looked(pieces=one.pieces, weights=one.weights.round(4).tolist()) for one in found]
+    return Answers(model=name, answers=answers)
+
+
+@router.get("/", response_class=HTMLResponse, include_in_schema=False)
+async def playground() -> HTMLResponse:
+    """A page to try the models in; it loads nothing from elsewhere."""
+    policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+    page = Path(__file__).with_name("playground.html").read_text(encoding="utf-8")
+    return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Models:
+    """What is served, and what each model can be asked."""
+    served = {name: batcher.model.describe() for name, batcher in request.app.state.desk.batchers.items()}
+    return {"data": [{"id": name, **facts} for name, facts in served.items()]}  # type: ignore[return-value]
+
+
+@router.get("/health")
+async def health() -> dict[str, str]:
+    """The process is alive."""
+    return {"status": "alive"}
+
+
+@router.get("/ready")
+async def ready(request: Request) -> dict[str, str]:
+    """The server takes requests."""
+    if request.app.state.desk.draining:
+        raise HTTPException(503, REFUSALS[503])
+    return {"status": "ready"}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+async def metrics(request: Request) -> str:
+    """Queue, batches, requests and their times, for Prometheus."""
+    return generate_latest(request.app.state.desk.registry).decode()
+
+
+def create_app(
+    models: Mapping[str, Model], *, limits: Limits | None = None, key: str = "", log_texts: bool = False
+) -> FastAPI:
+    """An application that serves the models; its shutdown answers what was accepted."""
+    desk = Desk(models, limits or Limits(), key, log_texts)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        for batcher in desk.batchers.values():
+            await asyncio.to_thread(batcher.close)
+
+    app = FastAPI(title="bertkit", lifespan=lifespan, docs_url=None, redoc_url=None)  # theirs load from elsewhere
+    app.state.desk = desk
+    app.include_router(router)
+    app.add_middleware(Guard, desk=desk)
+    for error in (InputError, RequestValidationError, Busy):
+        app.add_exception_handler(error, _refuse)
+    return app
+
+
+class _Server(uvicorn.Server):
+    """A signal turns requests away, closes the door, and waits for what is inside; a second signal does not wait."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.config.app.state.desk.draining = True  # type: ignore[union-attr]
+        self.should_exit, self.force_exit = True, self.should_exit
+
+
+def run(app: FastAPI, host: str, port: int) -> None:
+    """Serves until a signal comes."""
+    desk: Desk = app.state.desk
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family, backlog=2048) as door:
+        log(event="ready", url=f"http://{host}:{door.getsockname()[1]}", models=list(desk.batchers))
+        patience = int(desk.limits.timeout) + 1
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=patience)
+        _Server(config).run([door])
