@@ -22,9 +22,10 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "recipes": {"data", "model", "train"},
     "bundle": {"text", "model", "tasks"},
     "serve": {"bundle", "text", "data", "model", "tasks"},
-    "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning"},
+    "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling"},
     "demo": {"pipeline", "stories", "data", "train", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
+    "distilling": {"pipeline", "tuning", "data", "model", "tasks", "train", "recipes", "bundle", "serve"},
     "console": {"serve"},
     "asking": {"console", "serve", "data", "pipeline"},
     "serving": {"console", "serve"},
@@ -128,7 +129,7 @@ def test_public_names_resolve():
 
 
 def test_tests_mirror_the_package():
-    words = "__init__ __main__ errors progress stories demo pipeline hub families batch block console"
+    words = "__init__ __main__ errors progress stories demo pipeline distilling hub families batch block console"
     covered = (
         "embeddings feedforward init bert fast kernels classification choice answering network"  # by their users' tests
         " guard"  # by tests/serve/test_http.py

@@ -217,9 +217,8 @@ def distill(
 
     columns = Columns(text=text, pair=pair, label=label)
     files: dict[str, Any] = dict(train=train, dev=dev, data_dir=data_dir, columns=columns)
-    given = {} if Path(what).is_dir() else files
     chosen: dict[str, Any] = dict(layers=layers, student=student, recipe=recipe, settings=settings or [], device=device)
-    rows = pipeline.distill(teacher, what, out, **chosen, **given, quiet=as_json)
+    rows = pipeline.distill(teacher, what, out, **chosen, **files, quiet=as_json)
     if as_json:
         return print_json(rows)
     for row in rows:

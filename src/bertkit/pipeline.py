@@ -119,47 +119,11 @@ def finetune(what: str, model: Path | str | Bundle, out: Path | str, **options: 
     return tuning.finetune(what, model, out, **options)
 
 
-def distill(
-    teacher: Path | str,
-    what: Path | str,
-    out: Path | str,
-    *,
-    layers: int | None = None,
-    student: Path | str | None = None,
-    recipe: str = "distilbert-base",
-    **options: Any,
-) -> list[dict[str, Any]]:
-    """A smaller model that learns from a larger one: on a store, or on a task or named set as `finetune` takes them.
+def distill(teacher: Path | str, what: Path | str, out: Path | str, **options: Any) -> list[dict[str, Any]]:
+    """A smaller model that learns from a larger one, on a store or a task; the options are those of `distilling.distill`."""
+    from bertkit import distilling
 
-    Returns both side by side: size, speed and, on a task, the figures on dev.
-    """
-    from bertkit.bundle.bundle import load_bundle
-    from bertkit.bundle.shrink import shrink
-    from bertkit.model.config import MEMBERS
-    from bertkit.recipes import find_recipe
-
-    wise = load_bundle(teacher)
-    depth = layers or max(1, wise.network.encoder.config.layers // 2)
-    pupil = load_bundle(student) if student else shrink(wise, depth)
-    pupil.provenance = {"source": str(student or f"{teacher}, {depth} of its layers")}
-    if wise.task is not None:
-        from bertkit.tuning import side_by_side
-
-        finetune(str(what), pupil, out, teacher=wise, **options)
-        return side_by_side([str(teacher), str(Path(out) / "model")], str(what), **options)
-    if wise.network.masked is None:
-        raise InputError(f"{teacher} has no head that fills in pieces, and no task; a teacher needs one of them")
-    family = "distilbert" if wise.family.name == "bert" else wise.family.name
-    config = pupil.network.encoder.config.with_(**MEMBERS[family], pooler=False)
-    known = find_recipe(recipe)
-    phases = tuple(replace(phase, length=min(phase.length, config.positions)) for phase in known.phases)
-    chosen = replace(known, family=family, config=config, phases=phases)
-    made = pretrain(what, out, recipe=chosen, init=pupil, teacher=wise, **options)
-    sizes = {teacher: wise, made: load_bundle(made)}
-    return [
-        {"model": str(name), "M parameters": sum(p.numel() for p in one.network.parameters()) / 1e6}
-        for name, one in sizes.items()
-    ]
+    return distilling.distill(teacher, what, out, **options)
 
 
 def evaluate(
@@ -276,6 +240,6 @@ def _begin_with(
     provenance = {
         "source": f"bertkit pretrain, recipe {recipe.name}",
         "store": store.manifest["settings"],
-        "init": found.provenance.get("source", "") if found else "",
+        "init": init.provenance["source"] if isinstance(init, Bundle) else str(init or ""),
     }
     return Bundle(network.kept, store.tokenizer, family, provenance), network, replace(recipe, config=config)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -121,22 +120,6 @@ def finetune(
     if what in SETS and data_dir is not None:
         _hand_in(run, what, data_dir, members, where, recipe)
     return results
-
-
-def side_by_side(models: list[str], what: str, **options: Any) -> list[dict[str, Any]]:
-    """Several models of one task on its dev records: figures, size, and records a second."""
-    given = {name: options.get(name) for name in ("train", "dev", "data_dir", "columns", "bad")}
-    recipe, data = read_data(what, **given)  # type: ignore[arg-type]
-    where, rows = find_device(options.get("device", "auto")), []
-    for name in models:
-        bundle = load_bundle(name)
-        assert bundle.task is not None
-        begin = time.perf_counter()
-        answers = answer_all([bundle], data.dev, where, replace(recipe, precision="fp32", row_tokens=8192))
-        speed = len(data.dev) / (time.perf_counter() - begin)
-        size = sum(p.numel() for p in bundle.network.parameters()) / 1e6
-        rows.append({"model": name, **bundle.task.score(data.dev, answers), "M parameters": size, "records/s": speed})
-    return rows
 
 
 def read_data(

@@ -44,7 +44,7 @@ def test_within_the_window_nothing_changes(name, tokenizer):
 
 def test_what_cannot_be_lengthened_is_said(tokenizer):
     network = Pretraining(small("albert", vocabulary=len(tokenizer)))
-    with pytest.raises(InputError, match="a albert cannot be lengthened; expected BERT or RoBERTa"):
+    with pytest.raises(InputError, match=r"this model \(albert\) cannot be lengthened; expected BERT or RoBERTa"):
         lengthen(Bundle(network, tokenizer, FAMILIES["albert"]), 300, 40)
 
 

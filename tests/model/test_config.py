@@ -42,3 +42,10 @@ def test_unknown_names_are_refused():
         sized("tiny", layer=3)
     with pytest.raises(ConfigError, match="there are tiny"):
         sized("huge")
+
+
+def test_choices_that_do_not_go_together_are_refused():
+    with pytest.raises(ConfigError, match="causal is true with a window or relative places"):
+        Config(causal=True, place="relative")
+    with pytest.raises(ConfigError, match="with a window of 0; expected a window of 1 at least"):
+        Config(global_tokens="none")

@@ -6,12 +6,14 @@ import pytest
 import torch
 from support.records import RECORDS, SENTENCES
 from support.runs import SMALL_RUN, metrics, without_dropout
+from support.stores import made_up_store
 from typer.testing import CliRunner
 
 import bertkit
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.cli import app
 from bertkit.data.inputs import pack_units
+from bertkit.errors import InputError
 from bertkit.model.config import Config
 from bertkit.stories import stories
 from bertkit.tasks import TASKS
@@ -87,3 +89,20 @@ def test_a_student_learns_a_task(tmp_path):
     assert made.task.settings.labels == ("even", "odd")
     assert (tmp_path / "d" / "report.html").exists()
     assert {"soft_loss", "token_loss"} <= set(metrics(tmp_path / "d")[0])
+
+
+def test_what_a_teacher_cannot_teach_is_said(tmp_path):
+    torch.manual_seed(0)
+    save_bundle(Bundle(Pretraining(CONFIG), TOKENIZER), tmp_path / "m")
+    kind = TASKS["classification"]
+    task = kind(kind.learn(TaskSettings(max_length=32), RECORDS["classification"]))
+    save_bundle(Bundle(build_network(CONFIG, task), TOKENIZER, task=task), tmp_path / "t")
+    (tmp_path / "f.csv").write_text("text,label\n" + "the cat,red\nthe dog,blue\n" * 20)
+    with pytest.raises(InputError, match=r"is not fine-tuned, and classification is no folder; expected a store"):
+        bertkit.distill(tmp_path / "m", "classification", tmp_path / "d")
+    with pytest.raises(InputError, match=r"was made for classification even odd; classification is classification blue red"):
+        bertkit.distill(tmp_path / "t", "classification", tmp_path / "d", train=tmp_path / "f.csv", dev=tmp_path / "f.csv")
+    store = made_up_store(tmp_path / "s", 50)
+    with pytest.raises(InputError, match=r"has other pieces than .*; prepare it with --tokenizer"):
+        bertkit.distill(tmp_path / "m", store.path, tmp_path / "d")
+    assert not (tmp_path / "d").exists()

@@ -24,11 +24,12 @@ Table = Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several
 
 @dataclass(frozen=True)
 class Head:
-    """A fine-tuned model's class, its last linear map, and the map of its pooler, where it has one."""
+    """A fine-tuned model's class, its last linear map, and its pooler's map and norm, where it has them."""
 
     name: str
     output: str
-    pooler: str
+    pooler: str = ""
+    norm: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,8 +175,8 @@ def _top(family: Family, task: str) -> Table:
     if task not in family.heads:
         return {**_linear("encoder.pooler.dense", family.pooler), **family.pretraining}
     head = family.heads[task]
-    norm = _linear("encoder.pooler.norm", head.pooler.replace("dense", "norm"))
-    return {**_linear("output", head.output), **_linear("encoder.pooler.dense", head.pooler), **norm}
+    pooler = {**_linear("encoder.pooler.dense", head.pooler), **_linear("encoder.pooler.norm", head.norm)}
+    return {**_linear("output", head.output), **pooler}
 
 
 def _linear(ours: str, theirs: str) -> Table:

@@ -16,7 +16,8 @@ from bertkit.tasks.pretraining import Pretraining
 def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
     """BERT's or RoBERTa's weights as a Longformer's; global queries, keys and values begin as the local ones."""
     if bundle.family.name not in ("bert", "roberta") or bundle.task:
-        raise InputError(f"a {bundle.family.name} cannot be lengthened; expected BERT or RoBERTa, not fine-tuned")
+        found = f"{bundle.family.name}{', fine-tuned' if bundle.task else ''}"
+        raise InputError(f"this model ({found}) cannot be lengthened; expected BERT or RoBERTa before fine-tuning")
     old, first = bundle.network.encoder.config, bundle.tokenizer.pad + 1
     config = old.with_(positions=positions, window=window, first_position=first, global_tokens="none")
     network = Pretraining(config, masked=bundle.network.masked is not None, next_sentence=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bertkit.bundle.families import Family, Head, Settings, Table
@@ -76,18 +77,15 @@ def _masked(dense: str, norm: str, bias: str) -> Table:
     return {**_pair("masked.dense", dense), **_pair("masked.norm", norm), "masked.bias": bias}
 
 
-def _heads(
-    classes: str, pooler: str, *, output: str = "classifier", choice: str = "", tokens: str = ""
-) -> Mapping[str, Head]:
-    """The fine-tuned classes: what they call the last map, and the pooler before it; `tokens` where all tasks have one."""
+def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "") -> Mapping[str, Head]:
+    """The fine-tuned classes: what they call the last map, and the pooler before it."""
     pooled = Head(f"{classes}ForSequenceClassification", output, pooler)
-    qa = "classifier" if tokens else "qa_outputs"
     return {
         "classification": pooled,
         "multilabel": pooled,
         "regression": pooled,
-        "tagging": Head(f"{classes}ForTokenClassification", "classifier", tokens),
-        "qa": Head(f"{classes}ForQuestionAnswering", qa, tokens),
+        "tagging": Head(f"{classes}ForTokenClassification", "classifier"),
+        "qa": Head(f"{classes}ForQuestionAnswering", "qa_outputs"),
         "choice": Head(f"{classes}ForMultipleChoice", "classifier", choice or pooler),
     }
 
@@ -374,7 +372,10 @@ MODERNBERT = Family(
     },
     decoder="decoder",
     classes={("masked",): "ModernBertForMaskedLM", (): "ModernBertModel"},
-    heads=_heads("ModernBert", "head.dense", tokens="head.dense"),
+    heads={
+        task: replace(head, output="classifier", pooler="head.dense", norm="head.norm")
+        for task, head in _heads("ModernBert", "").items()
+    },
     read=_read_modern,
     write=_write_modern,
 )

@@ -74,6 +74,11 @@ class Config:
                 hint = did_you_mean(str(value), known)
                 raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}{hint}")
 
+        if self.causal and (self.needs_grids or self.window):
+            raise ConfigError("causal is true with a window or relative places; expected neither")
+        if self.global_tokens and not self.window:
+            raise ConfigError(f"global_tokens is {self.global_tokens!r} with a window of 0; expected a window of 1 at least")
+
     @property
     def head_width(self) -> int:
         return self.width // self.heads

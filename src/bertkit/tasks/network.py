@@ -86,8 +86,8 @@ def encoder_config(config: Config, task: Task) -> Config:
     """The encoder that a task needs: with a pooler or without, and which tokens see all where most see a window."""
     pooler = (task.pooled or config.summary_norm) and not task.settings.features and not task.settings.lstm
     pooler = pooler or (task.loss == "vectors" and config.pooler)  # unused, but kept
-    looks = "options" if task.layout.by_unit and task.loss == "picks" else "question" if task.loss == "picks" else "none"
-    looks = "first" if task.pooled and looks == "none" else looks
+    picks = "options" if task.layout.by_unit else "question"
+    looks = picks if task.loss == "picks" else "first" if task.pooled else "none"
     return config.with_(pooler=pooler, global_tokens=looks if config.global_tokens else "")
 
 
