@@ -42,7 +42,7 @@ def test_outputs_agree(case):
     with torch.no_grad():
         theirs = reference(**padded(ids, segments), output_hidden_states=True)
         states = network.encoder.hidden_states(batch)
-        everywhere = network.masked_logits(states[-1], torch.arange(len(batch.ids)))
+        everywhere = network.masked_logits(states[-1])
         pooled = network.encoder.pooler(states[-1][batch.firsts])
         their_pooled = reference.bert(**padded(ids, segments)).pooler_output
     for ours, expected in zip(states, theirs.hidden_states, strict=True):
@@ -50,7 +50,9 @@ def test_outputs_agree(case):
     torch.testing.assert_close(states[-1], network.encoder(batch), atol=0, rtol=0)
     torch.testing.assert_close(pooled, their_pooled, atol=2e-5, rtol=0)
     torch.testing.assert_close(everywhere, unpadded(theirs.prediction_logits, ids), atol=2e-5, rtol=0)
-    torch.testing.assert_close(network.next_logits(states[-1], batch), theirs.seq_relationship_logits, atol=2e-5, rtol=0)
+    torch.testing.assert_close(
+        network.next_logits(states[-1][batch.firsts]), theirs.seq_relationship_logits, atol=2e-5, rtol=0
+    )
 
 
 def test_gradients_agree(case):
@@ -61,8 +63,8 @@ def test_gradients_agree(case):
     follows = torch.arange(len(ids)) % 2
 
     x = network.encoder(batch)
-    loss = F.cross_entropy(network.masked_logits(x, places), targets)
-    loss = loss + F.cross_entropy(network.next_logits(x, batch), follows)
+    loss = F.cross_entropy(network.masked_logits(x[places]), targets)
+    loss = loss + F.cross_entropy(network.next_logits(x[batch.firsts]), follows)
     network.zero_grad()
     loss.backward()
 
@@ -161,7 +163,7 @@ def test_left_to_right_agrees_with_transformers(tmp_path):
     batch = pack(ids, segments)
     with torch.no_grad():
         x = network.encoder(batch)
-        logits = network.masked_logits(x, torch.arange(len(batch.ids)))
+        logits = network.masked_logits(x)
         theirs = reference.eval()(**padded(ids, segments)).logits
         weights = network.encoder.attention_weights(batch)[0][1]
     torch.testing.assert_close(logits, unpadded(theirs, ids), atol=2e-5, rtol=0)

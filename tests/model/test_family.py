@@ -53,7 +53,7 @@ def test_masked_logits_and_gradients_agree(name):
     network = scrambled(Pretraining(small(name), next_sentence=False)).train()
     model = counterpart(name, network, FAMILIES[name].classes["masked",])
     ids, batch, grid = inputs(name)
-    mine = network.masked_logits(network.encoder(batch), torch.arange(sum(SIZES)))
+    mine = network.masked_logits(network.encoder(batch))
     theirs = unpadded(model(**grid).logits, ids)
     torch.testing.assert_close(mine, theirs, atol=5e-5, rtol=0)
     mine.square().mean().backward()
@@ -119,3 +119,17 @@ def test_batch_mates_do_not_matter(name):
     with torch.no_grad():
         for one, segments, together in zip(ids, draw_sequences(SIZES, 80)[1], encoder(batch).split(SIZES), strict=True):
             torch.testing.assert_close(encoder(pack([one], [segments])), together, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_wanted_tokens_get_the_vectors_and_gradients_of_all(name):
+    torch.manual_seed(0)
+    network = Encoder(small(name)).eval()
+    _, batch, _ = inputs(name)
+    wanted = torch.tensor([5, 0, 3, 3, sum(SIZES) - 1])
+    found = []
+    for x in (network(batch)[wanted], network(batch, wanted)):
+        network.zero_grad()
+        x.square().sum().backward()
+        found.append((x.detach(), [p.grad for p in network.parameters() if p.grad is not None]))
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)

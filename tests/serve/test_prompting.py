@@ -26,7 +26,7 @@ def model():
         encoding = model.tokenizer.encode_batch([f"a {word} film . it was [MASK] ."], read_mask=True)[0]
         batch = pack([encoding.ids])
         places = (batch.ids == model.tokenizer.mask).nonzero().flatten()
-        logits = network.masked_logits(network.encoder(batch), places)
+        logits = network.masked_logits(network.encoder(batch, places))
         torch.nn.functional.cross_entropy(logits, torch.tensor([WORDS.index(told)])).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -134,12 +134,12 @@ def plain_figures(network, store, recipe, phase):
         for number in chosen.numbers:
             row = source.batch(replace(chosen, numbers=chosen.numbers[chosen.numbers == number]))
             x = network.encoder(row.batch)
-            scores = network.masked_logits(x, row.places[: row.hidden]).log_softmax(-1)
+            scores = network.masked_logits(x[row.places[: row.hidden]]).log_softmax(-1)
             targets = row.targets[: row.hidden]
             losses += [-scores[i, target].item() for i, target in enumerate(targets)]
             hits += (scores.argmax(1) == targets).tolist()
             if network.next is not None:
-                follows.append(int(network.next_logits(x, row.batch)[0].argmax()) == int(row.labels[0]))
+                follows.append(int(network.next_logits(x[row.batch.firsts])[0].argmax()) == int(row.labels[0]))
     return losses, hits, follows, examples
 
 

@@ -23,6 +23,7 @@ from bertkit.model.positions import turned
 
 SHORT = 128  # tokens that our own kernel holds at once
 Places = Tensor | None  # what model/positions.py tells of places
+Wanted = Tensor | None  # the tokens [M] whose vectors are asked for; all, if none are named
 
 
 class Attention(nn.Module):
@@ -36,10 +37,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
         self.output = nn.Linear(config.width, config.width, bias=config.bias)
 
-    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+    def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
+        return self.output(picked(self.mixed(x, batch, places).flatten(1), wanted))  # [T, D]
+
+    def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        """The values each token looked at, head by head [T, H, K]."""
         rate = self.rate if self.training else 0.0
-        mixed = attend(self._qkv(x, places), batch, rate, self.causal, self.window)  # [T, H, K]
-        return self.output(mixed.flatten(1))  # [T, D]
+        return attend(self._qkv(x, places), batch, rate, self.causal, self.window)
 
     def _qkv(self, x: Tensor, places: Places) -> Tensor:
         """Queries, keys and values [T, 3, H, K], the first two turned where places are rotations."""
@@ -56,6 +60,11 @@ class Attention(nn.Module):
         """Where query i may not look at key j [L, L]."""
         distance = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
         return (distance > 0) & self.causal | (distance.abs() > (self.window or length))
+
+
+def picked(x: Tensor, wanted: Wanted) -> Tensor:
+    """The wanted of x's rows [M, D]."""
+    return x if wanted is None else x.index_select(0, wanted)
 
 
 def spans(batch: Batch) -> list[slice]:

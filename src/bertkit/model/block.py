@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from bertkit.model.attention import Attention, Places
+from bertkit.model.attention import Attention, Places, Wanted, picked
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.disentangled import DisentangledAttention
@@ -18,7 +18,7 @@ from bertkit.model.norm import Norm
 
 
 class Block(nn.Module):
-    """The paper's: norms come after each half."""
+    """The paper's: norms come after each half. All tokens are looked at; the rest is done for the wanted ones alone."""
 
     def __init__(self, config: Config, layer: int):
         super().__init__()
@@ -29,8 +29,8 @@ class Block(nn.Module):
         self.feedforward_norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
-        x = self.attention_norm(x + self.dropout(self.attention(x, batch, places)))
+    def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
+        x = self.attention_norm(picked(x, wanted) + self.dropout(self.attention(x, batch, places, wanted)))
         return self.feedforward_norm(x + self.dropout(self.feedforward(x)))  # [T, D]
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
@@ -46,8 +46,8 @@ class PreNormBlock(Block):
         if layer == 0:
             self.attention_norm = nn.Identity()
 
-    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), batch, places))
+    def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
+        x = picked(x, wanted) + self.dropout(self.attention(self.attention_norm(x), batch, places, wanted))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))  # [T, D]
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:

@@ -24,11 +24,11 @@ class DisentangledAttention(Attention):
         self.buckets, self.positions = config.buckets, config.positions
         self.dropout = Dropout(config.dropout)
 
-    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+    def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         assert places is not None
         qkv, of_places = self._qkv(x, None), self._qkv(self.dropout(places), None)  # [T, 3, H, K], [2 S, 3, H, K]
         mixed = [self._attend(qkv, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
-        return self.output(torch.cat(mixed).index_select(0, batch.order).flatten(1))  # [T, D]
+        return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
 
     def _attend(self, qkv: Tensor, of_places: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
@@ -42,12 +42,15 @@ class DisentangledAttention(Attention):
 
     def _bias(self, q: Tensor, k: Tensor, of_places: Tensor) -> Tensor:
         """What places add to the scores [n, H, L, L]: query i meets the place of j seen from it, and the other way round."""
-        place_q, place_k, _ = of_places.permute(1, 2, 3, 0)  # [H, K, 2 S] each
-        at = bucket_distances(q.shape[2], self.buckets, self.positions, q.device)  # [L, L]
-        index = at.expand(*q.shape[:2], -1, -1)
-        to_place = (q @ place_k).gather(3, index)
-        from_place = (k @ place_q).gather(3, index.mT).mT
-        return to_place + from_place
+        length = q.shape[2]
+        ahead = torch.arange(2 * length, device=q.device) - (length - 1)  # [2 L]
+        place_q, place_k, _ = of_places.unbind(1)  # [2 S, H, K] each
+        to_place = torch.einsum("nhlk,dhk->nhld", q, place_k[self._rows(-ahead)])
+        from_place = torch.einsum("nhlk,dhk->nhld", k, place_q[self._rows(ahead)])
+        return skewed(to_place) + skewed(from_place).mT
+
+    def _rows(self, distance: Tensor) -> Tensor:
+        return bucket_distances(distance, self.buckets, self.positions)
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         assert places is not None
@@ -55,3 +58,12 @@ class DisentangledAttention(Attention):
         of_places, scale = self._qkv(places, None), (3 * self.head_width) ** -0.5
         parts = [(q[:, :, s], k[:, :, s]) for s in spans(batch)]
         return [((a @ b.mT + self._bias(a, b, of_places)) * scale).softmax(-1)[0] for a, b in parts]
+
+
+def skewed(x: Tensor) -> Tensor:
+    """y[i, j] = x[i, j - i + L - 1], of [n, H, L, 2 L] to [n, H, L, L]: where rows end one earlier, each begins one to the
+    right of the last. No index is needed, nor adding up behind one for the gradient."""
+    n, heads, length, _ = x.shape
+    row = 2 * length - 1
+    flat = x.flatten(2)[..., length - 1 :][..., : length * row]
+    return flat.view(n, heads, length, row)[..., :length]

@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bertkit.model.attention import Places
+from bertkit.model.attention import Places, Wanted
 from bertkit.model.batch import Batch
 from bertkit.model.block import BLOCKS, Block
 from bertkit.model.config import Config
@@ -33,7 +33,8 @@ class Pooler(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A packed batch in, a vector for each of its T tokens out.
+    """A packed batch in, a vector for each of its T tokens out, or for the wanted ones: the last block, whose other
+    vectors nobody would look at, computes no more than these.
 
     `checkpointing` trades time for memory in training: a block's inner values are computed again for its gradient.
     """
@@ -56,11 +57,12 @@ class Encoder(nn.Module):
         """The blocks in the order of passing; one may come up again and again."""
         return [cast(Block, block) for block in self.blocks] * (self.config.layers // len(self.blocks))
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, wanted: Wanted = None) -> Tensor:
         x, places = self.embeddings(batch), self.positions(batch)
-        for block in self.layers:
+        *body, last = self.layers
+        for block in body:
             x = self._through(block, x, batch, places)
-        return self.norm(x)  # [T, D]
+        return self.norm(self._through(last, x, batch, places, wanted))  # [T, D], or [M, D]
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output and every layer's: layers + 1 times [T, D]."""
@@ -78,7 +80,7 @@ class Encoder(nn.Module):
             states.append(self._through(block, states[-1], batch, places))
         return states
 
-    def _through(self, block: nn.Module, x: Tensor, batch: Batch, places: Places) -> Tensor:
+    def _through(self, block: nn.Module, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         if self.checkpointing and self.training:
-            return checkpoint(block, x, batch, places, use_reentrant=False)
-        return block(x, batch, places)
+            return checkpoint(block, x, batch, places, wanted, use_reentrant=False)
+        return block(x, batch, places, wanted)

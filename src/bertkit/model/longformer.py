@@ -23,12 +23,12 @@ class LongAttention(Attention):
         self.global_qkv = nn.Linear(config.width, 3 * config.width)
         self.choice = config.global_tokens
 
-    def forward(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+    def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         shape = (-1, 3, self.heads, self.head_width)
         qkv, global_qkv = self.qkv(x).view(shape), self.global_qkv(x).view(shape)
         chosen = choose_global(batch, self.choice)  # [T]
         mixed = [self._attend(qkv, global_qkv, chosen, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
-        return self.output(torch.cat(mixed).index_select(0, batch.order).flatten(1))  # [T, D]
+        return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
 
     def _attend(self, qkv: Tensor, global_qkv: Tensor, chosen: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""

@@ -59,10 +59,8 @@ class Relative(nn.Module):
         return self.norm(self.table.weight)  # [2 S, D]
 
 
-def bucket_distances(length: int, buckets: int, positions: int, device: torch.device) -> Tensor:
-    """The row of the table for query i and key j [L, L]: exact up to half the buckets, logarithmic beyond."""
-    at = torch.arange(length, device=device)
-    distance = at[:, None] - at
+def bucket_distances(distance: Tensor, buckets: int, positions: int) -> Tensor:
+    """The rows of the table for distances from key to query: exact up to half the buckets, logarithmic beyond."""
     half = buckets // 2
     share = torch.log(distance.abs().clamp(min=1) / half) / torch.log(torch.tensor((positions - 1) / half))
     far = half + torch.ceil(share * (half - 1))

@@ -182,7 +182,7 @@ class Model:
             raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
 
         def judge(batch: Batch) -> list[float]:
-            logits = self.network.next_logits(self.encoder(batch), batch)
+            logits = self.network.next_logits(self.encoder(batch, batch.firsts))
             return logits.float().softmax(-1)[:, 0].tolist()
 
         return np.array(self.each("judging", self.encode_texts(a, b, truncate=truncate), judge), np.float32)
@@ -314,7 +314,7 @@ class Model:
 
     def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
         places = (batch.ids == self.tokenizer.mask).nonzero().flatten()
-        logits = self.network.masked_logits(self.encoder(batch), places).float()
+        logits = self.network.masked_logits(self.encoder(batch, places)).float()
         chances, pieces = logits.softmax(-1).topk(top)
         answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
         owners = torch.searchsorted(batch.boundaries, places.int(), right=True) - 1
@@ -329,7 +329,7 @@ class Model:
         return torch.segment_reduce(x, kind, lengths=lengths, axis=0).cpu().numpy()
 
     def _pool_first(self, batch: Batch) -> np.ndarray:
-        return self.encoder(batch).float().index_select(0, batch.firsts).cpu().numpy()
+        return self.encoder(batch, batch.firsts).float().cpu().numpy()
 
 
 def word_spans(pieces: Pieces, text: str) -> list[tuple[int, int]]:

@@ -67,7 +67,7 @@ class Prompt:
 
     def _judge(self, batch: Batch) -> list[list[float]]:
         places = (batch.ids == self.model.tokenizer.mask).nonzero().flatten()
-        logits = self.model.network.masked_logits(self.model.encoder(batch), places).float()
+        logits = self.model.network.masked_logits(self.model.encoder(batch, places)).float()
         return logits.log_softmax(-1)[:, self.ids].tolist()
 
 

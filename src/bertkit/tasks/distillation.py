@@ -31,10 +31,10 @@ class Distilled(nn.Module):
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         teacher, x = self.teachers[0], self.kept.encoder(data.batch)
-        logits = self.kept.masked_logits(x, data.places)
+        logits = self.kept.masked_logits(x.index_select(0, data.places))
         with torch.no_grad():
             wise = teacher.encoder(data.batch)
-            soft = teacher.masked_logits(wise, data.places)
+            soft = teacher.masked_logits(wise.index_select(0, data.places))
         known = data.targets != NOTHING
         inside = torch.arange(len(x), device=x.device) < data.size
         loss, right = sums(logits, data.targets)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.windows import NOTHING
 from bertkit.errors import InputError
+from bertkit.model.attention import Wanted, picked
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.dropout import Dropout
@@ -60,23 +61,27 @@ class TaskNetwork(nn.Module):
 
     def logits(self, data: TaskBatch) -> Tensor:
         """[M, C]"""
-        return self.told(self.read(data), data)
+        return self.judged(self.read(data, data.places))
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """The logits from a vector for each token [T, D]."""
-        x = x.index_select(0, data.places)  # [M, D]
+        return self.judged(x.index_select(0, data.places))
+
+    def judged(self, x: Tensor) -> Tensor:
+        """The logits from a vector for each place [M, D]."""
         if self.encoder.pooler is not None:
             x = self.encoder.pooler(x)
         return self.output(self.dropout(x)).float()
 
-    def read(self, data: TaskBatch) -> Tensor:
-        """A vector for each token [T, D]."""
-        return self.in_order(self.encoder(data.batch), data.batch)
+    def read(self, data: TaskBatch, wanted: Wanted = None) -> Tensor:
+        """A vector for each wanted token [M, D], or for all."""
+        if self.lstm is None:
+            return self.encoder(data.batch, wanted)
+        return picked(self.in_order(self.encoder(data.batch), data.batch), wanted)
 
     def in_order(self, x: Tensor, batch: Batch) -> Tensor:
-        """Through the LSTM, if there is one, sequence by sequence."""
-        if self.lstm is None:
-            return x
+        """Through the LSTM, sequence by sequence."""
+        assert self.lstm is not None
         sequences = x.split(batch.boundaries.diff().tolist())
         packed, _ = self.lstm(nn.utils.rnn.pack_sequence(list(sequences), enforce_sorted=False))
         return torch.cat(nn.utils.rnn.unpack_sequence(packed))
@@ -98,6 +103,9 @@ class SimilarityNetwork(TaskNetwork):
         super().__init__(config, task)
         self.pooling, self.objective = task.settings.pooling, task.settings.objective
 
+    def logits(self, data: TaskBatch) -> Tensor:
+        return self.told(self.read(data), data)
+
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """[M, D], one for each text."""
         return pool(x.float(), data, self.pooling)
@@ -116,10 +124,10 @@ class FeatureNetwork(TaskNetwork):
     def mixed_width(self, config: Config, task: Task) -> int:
         return config.width * (1 if task.settings.mix == "weighted" else len(task.settings.features))
 
-    def read(self, data: TaskBatch) -> Tensor:
+    def read(self, data: TaskBatch, wanted: Wanted = None) -> Tensor:
         x = (self.features(data.batch) if data.features is None else data.features).to(self.output.weight.dtype)  # [T, n, D]
         x = x.flatten(1) if self.shares is None else torch.einsum("tnd,n->td", x, self.shares.softmax(0))
-        return self.in_order(x, data.batch)
+        return picked(x if self.lstm is None else self.in_order(x, data.batch), wanted)
 
     @torch.no_grad()
     def features(self, batch: Batch) -> Tensor:

@@ -36,7 +36,7 @@ class Replaced(nn.Module):
         mine.pieces, mine.segments, mine.positions = theirs.pieces, theirs.segments, theirs.positions
 
     def forward(self, data: PretrainingBatch) -> Tensor:
-        logits = self.generator.masked_logits(self.generator.encoder(data.batch), data.places)  # [M, V]
+        logits = self.generator.masked_logits(self.generator.encoder(data.batch, data.places))  # [M, V]
         batch, replaced = fill_in(data, logits.detach())
         assert self.kept.replaced is not None
         scores = self.kept.replaced(self.kept.encoder(batch)).float()  # [T]
@@ -82,14 +82,15 @@ class Spans(nn.Module):
         initialize(self.places, config.init_std)
 
     def forward(self, data: PretrainingBatch) -> Tensor:
-        x = self.kept.encoder(data.batch)
         left, right, place = span_edges(data)
-        x_left, x_right = x.index_select(0, left), x.index_select(0, right)
-        h = torch.cat([x_left, x_right, self.places(place.clamp(max=self.places.num_embeddings - 1))], -1)  # [M, 3 D]
+        wanted = [data.places, data.batch.firsts, left, right]
+        x = self.kept.encoder(data.batch, torch.cat(wanted))
+        hidden, firsts, before, behind = x.split([len(one) for one in wanted])
+        h = torch.cat([before, behind, self.places(place.clamp(max=self.places.num_embeddings - 1))], -1)  # [M, 3 D]
         h = self.second_norm(F.gelu(self.second(self.first_norm(F.gelu(self.first(h))))))
         pieces = self.kept.encoder.embeddings.pieces.weight
         boundary, _ = sums(F.linear(h, pieces), data.targets)
-        return torch.cat([self.kept.sums(x, data), boundary[None]])
+        return torch.cat([self.kept.sums(hidden, firsts, data), boundary[None]])
 
 
 def span_edges(data: PretrainingBatch) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.data.examples import NOTHING, PretrainingBatch
-from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.encoder import Encoder
 from bertkit.model.feedforward import ACTIVATION
@@ -74,15 +73,16 @@ class Pretraining(nn.Module):
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         """Sums over the batch, as named: losses, and how many of each were told right."""
-        return self.sums(self.encoder(data.batch), data)
+        x = self.encoder(data.batch, torch.cat([data.places, data.batch.firsts]))
+        return self.sums(*x.split([len(data.places), len(data.batch.firsts)]), data)
 
-    def sums(self, x: Tensor, data: PretrainingBatch) -> Tensor:
-        """The same from the encoder's vectors [T, D]."""
-        found = [x.new_zeros((), dtype=torch.float32)] * 4
+    def sums(self, hidden: Tensor, firsts: Tensor, data: PretrainingBatch) -> Tensor:
+        """The same from the vectors of hidden places [M, D] and of first tokens [B, D]."""
+        found = [hidden.new_zeros((), dtype=torch.float32)] * 4
         if self.masked is not None:
-            found[0], found[2] = sums(self.masked_logits(x, data.places), data.targets)
+            found[0], found[2] = sums(self.masked_logits(hidden), data.targets)
         if self.next is not None:
-            found[1], found[3] = sums(self.next_logits(x, data.batch), data.labels)
+            found[1], found[3] = sums(self.next_logits(firsts), data.labels)
         return torch.stack(found)
 
     @property
@@ -90,15 +90,15 @@ class Pretraining(nn.Module):
         """What is left of pre-training: all of it."""
         return self
 
-    def masked_logits(self, x: Tensor, places: Tensor) -> Tensor:
-        """Scores [M, V] at the given places of the row x [T, D], and nowhere else."""
+    def masked_logits(self, x: Tensor) -> Tensor:
+        """Scores [M, V] from the vectors of hidden places [M, D]."""
         assert self.masked is not None
-        return self.masked(x.index_select(0, places), self.encoder.embeddings.pieces.weight)
+        return self.masked(x, self.encoder.embeddings.pieces.weight)
 
-    def next_logits(self, x: Tensor, batch: Batch) -> Tensor:
-        """Scores [B, 2] of the sequences in the row x [T, D]: first "B follows A"."""
+    def next_logits(self, x: Tensor) -> Tensor:
+        """Scores [B, 2] from the vectors of first tokens [B, D]: first "B follows A"."""
         assert self.next is not None and self.encoder.pooler is not None
-        return self.next(self.encoder.pooler(x.index_select(0, batch.firsts)))
+        return self.next(self.encoder.pooler(x))
 
 
 def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

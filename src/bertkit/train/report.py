@@ -39,7 +39,7 @@ def filled_samples(network: Pretraining, source: ExampleSource, device: torch.de
     """Some held-out examples as HTML, every hidden piece with what the model would put there."""
     row = source.batch(next(source.first(count))).to(device)
     network.eval()
-    best = network.masked_logits(network.encoder(row.batch), row.places[: row.hidden]).argmax(-1).tolist()
+    best = network.masked_logits(network.encoder(row.batch, row.places[: row.hidden])).argmax(-1).tolist()
     return list(_samples(row, best, source.tokenizer.vocabulary, count))
 
 
