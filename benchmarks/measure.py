@@ -1,11 +1,14 @@
 """What every benchmark needs: real data, the machine's name, a table, and a JSON line."""
 
 import argparse
+import fcntl
 import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -52,6 +55,14 @@ def report(title: str, rows: list[dict]) -> None:
             "| " + " | ".join(f"{value:,.2f}" if isinstance(value, float) else str(value) for value in row.values()) + " |"
         )
     print("\n" + json.dumps({"title": title, "rows": rows}))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A turn on the accelerator: benchmarks started together compile side by side, and are timed one after the other."""
+    with (Path(tempfile.gettempdir()) / "bertkit-benchmark.turn").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield
 
 
 def arguments(description: str, **defaults: float | str) -> argparse.Namespace:

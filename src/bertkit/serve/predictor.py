@@ -104,7 +104,7 @@ class Model:
         self.config = self.network.encoder.config
         self.budget = max(budget, self.config.positions)
         self.shapes = _shapes(self.budget, self.config.positions) if compile else None
-        self.encoder: Callable[[Batch], Tensor] = self.network.encoder
+        self.encoder: Callable[..., Tensor] = self.network.encoder
         if compile:
             self.encoder = compiled(self.network.encoder)
 

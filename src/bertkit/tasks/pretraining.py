@@ -74,7 +74,7 @@ class Pretraining(nn.Module):
     def forward(self, data: PretrainingBatch) -> Tensor:
         """Sums over the batch, as named: losses, and how many of each were told right."""
         x = self.encoder(data.batch, torch.cat([data.places, data.batch.firsts]))
-        return self.sums(*x.split([len(data.places), len(data.batch.firsts)]), data)
+        return self.sums(x[: len(data.places)], x[len(data.places) :], data)
 
     def sums(self, hidden: Tensor, firsts: Tensor, data: PretrainingBatch) -> Tensor:
         """The same from the vectors of hidden places [M, D] and of first tokens [B, D]."""
