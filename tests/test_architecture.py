@@ -25,7 +25,7 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling"},
     "demo": {"pipeline", "stories", "data", "train", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
-    "distilling": {"pipeline", "tuning", "data", "model", "tasks", "train", "recipes", "bundle", "serve"},
+    "distilling": {"data", "model", "tasks", "train", "recipes", "bundle", "serve"},
     "console": {"serve"},
     "asking": {"console", "serve", "data", "pipeline"},
     "serving": {"console", "serve"},

@@ -143,8 +143,7 @@ def finetune(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="TASK-OR-SET",
-            help="classification … similarity, or a set such as glue/mrpc, squad/v2, swag, conll2003.",
+            metavar="TASK-OR-SET", help="classification … similarity, or a set such as glue/mrpc, squad/v2, swag, conll2003."
         ),
     ],
     model: Annotated[str, typer.Option("--model", "-m", help="The model to begin from.")],

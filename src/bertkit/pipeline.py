@@ -119,11 +119,33 @@ def finetune(what: str, model: Path | str | Bundle, out: Path | str, **options: 
     return tuning.finetune(what, model, out, **options)
 
 
-def distill(teacher: Path | str, what: Path | str, out: Path | str, **options: Any) -> list[dict[str, Any]]:
-    """A smaller model that learns from a larger one, on a store or a task; the options are those of `distilling.distill`."""
-    from bertkit import distilling
+def distill(
+    teacher: Path | str,
+    what: Path | str,
+    out: Path | str,
+    *,
+    layers: int | None = None,
+    student: Path | str | None = None,
+    recipe: str = "distilbert-base",
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """A smaller model that learns from a larger one, on a store or a task, into the folder `out`; the options are those of
+    `pretrain` or `finetune`. Returns both models side by side: size, and on a task figures and speed."""
+    from bertkit import distilling, tuning
+    from bertkit.bundle.bundle import load_bundle
 
-    return distilling.distill(teacher, what, out, **options)
+    wise = load_bundle(teacher)
+    pupil = distilling.begin_student(wise, str(teacher), layers, student)
+    made, files = Path(out) / "model", {name: options.get(name) for name in tuning.FILES}
+    if wise.task is None:
+        distilling.check_store(wise, str(teacher), what)
+        given = {name: value for name, value in options.items() if name not in files}
+        pretrain(what, out, recipe=distilling.recipe_for(recipe, wise, pupil), init=pupil, teacher=wise, **given)
+        return [distilling.sized(name) for name in (teacher, made)]
+    plan, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
+    distilling.check_task(wise, str(teacher), str(what), plan.task, data.train.records)
+    finetune(str(what), pupil, out, teacher=wise, **options)
+    return [distilling.measured(name, data.dev, options.get("device", "auto")) for name in (teacher, made)]
 
 
 def evaluate(

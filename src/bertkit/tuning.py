@@ -122,6 +122,9 @@ def finetune(
     return results
 
 
+FILES = ("train", "dev", "data_dir", "columns", "bad")
+
+
 def read_data(
     what: str,
     train: Path | str | None,

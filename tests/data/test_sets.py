@@ -4,16 +4,7 @@ import pytest
 
 from bertkit.data.readers import TASKS
 from bertkit.data.records import Choice, Question, Record, Words
-from bertkit.data.sets import (
-    SETS,
-    find_file,
-    find_set,
-    read_set,
-    write_answers,
-    write_choices,
-    write_submission,
-    write_tags,
-)
+from bertkit.data.sets import SETS, find_file, find_set, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError
 
 METRICS = {"accuracy", "f1", "matthews", "spearman", "pearson", "entity_f1", "exact"}

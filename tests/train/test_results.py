@@ -255,10 +255,7 @@ def test_silence_and_speech_in_the_wrong_place_are_mistakes():
     task = learned("qa")
     records = [Question("q", "c", impossible=True), Question("q", "c", (("one", 0),))]
     told = summarize(task, records, [spoken("one"), spoken("")])
-    assert sorted((m["gold"], m["answer"]) for m in told["mistakes"]) == [
-        ("no answer", "one"),
-        ("one", "no answer"),
-    ]
+    assert sorted((m["gold"], m["answer"]) for m in told["mistakes"]) == [("no answer", "one"), ("one", "no answer")]
 
 
 def test_an_answer_that_counts_as_exact_is_no_mistake():

@@ -199,10 +199,7 @@ def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task 
         config = config.with_(pooler="pooler" in parts)
         network: Any = build_network(config, task) if task else None
         network = network or Pretraining(
-            config,
-            masked="masked" in parts,
-            next_sentence="next" in parts,
-            replaced="replaced" in parts,
+            config, masked="masked" in parts, next_sentence="next" in parts, replaced="replaced" in parts
         )
     if task and task.loss == "vectors":  # the map that compares vectors is there for training alone
         shapes = {"output.weight": (task.outputs, 3 * config.width), "output.bias": (task.outputs,)}

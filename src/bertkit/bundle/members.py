@@ -66,11 +66,7 @@ def _body(prefix: str, query: tuple[str, str, str] = ("query", "key", "value")) 
         "output.dense",
         "output.LayerNorm",
     )
-    return {
-        **_embeddings(f"{prefix}.embeddings"),
-        **_qkv(f"{layer}.attention.self", query),
-        **_rest_of_block(layer, *names),
-    }
+    return {**_embeddings(f"{prefix}.embeddings"), **_qkv(f"{layer}.attention.self", query), **_rest_of_block(layer, *names)}
 
 
 def _masked(dense: str, norm: str, bias: str) -> Table:

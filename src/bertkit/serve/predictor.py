@@ -88,13 +88,7 @@ class Model:
     """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches."""
 
     def __init__(
-        self,
-        bundle: Bundle,
-        *,
-        device: str = "auto",
-        precision: str = "fp32",
-        compile: bool = False,
-        budget: int = BUDGET,
+        self, bundle: Bundle, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = BUDGET
     ):
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
