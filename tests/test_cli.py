@@ -47,6 +47,13 @@ def test_help_lists_the_verbs_and_does_not_import_torch():
     assert run("--version").stdout.startswith("bertkit ")
 
 
+def test_shells_complete_verbs_and_options():
+    for typed, expected in (("bertkit pre", {"prepare", "pretrain", "predict"}), ("bertkit finetune --pai", {"--pair"})):
+        asked = {"_BERTKIT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        done = subprocess.run([sys.executable, "-m", "bertkit"], env=os.environ | asked, capture_output=True, text=True)
+        assert set(done.stdout.split()) == expected
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_help_with_an_example(verb):
     assert f"Example: bertkit {verb}" in " ".join(run(verb, "--help").stdout.split())

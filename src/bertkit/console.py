@@ -16,7 +16,6 @@ app = typer.Typer(
     help="The whole life of a BERT: vocabulary, pre-training, fine-tuning, answers.",
     epilog="--debug, anywhere, shows the traceback of an error.",
     no_args_is_help=True,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import shutil
 from threading import Event
 
 import numpy as np
@@ -298,6 +299,15 @@ def test_a_bug_is_500_and_the_server_lives_on(model):
     assert client.post("/v1/embed", json={"texts": ["mara"]}).status_code == 500
     model.embed = kept
     assert client.post("/v1/embed", json={"texts": ["mara"]}).status_code == 200
+
+
+def test_a_folder_that_vanishes_is_not_missed(model, tmp_path):
+    model.save(tmp_path / "m")
+    with TestClient(create_app({"m": bertkit.load(tmp_path / "m", device="cpu")})) as client:
+        before = client.post("/v1/embed", json={"texts": [TEXT]}).json()["answers"]
+        shutil.rmtree(tmp_path / "m")
+        assert client.post("/v1/embed", json={"texts": [TEXT]}).json()["answers"] == before
+        assert client.get("/ready").status_code == 200
 
 
 @pytest.mark.parametrize("log_texts", [False, True])
