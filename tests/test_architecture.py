@@ -20,7 +20,7 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "tasks": {"text", "data", "model"},
     "train": {"text", "data", "model", "tasks"},
     "recipes": {"data", "model", "train"},
-    "bundle": {"text", "model", "tasks"},
+    "bundle": {"text", "data", "model", "tasks"},
     "serve": {"bundle", "text", "data", "model", "tasks"},
     "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling"},
     "demo": {"pipeline", "stories", "data", "train", "serve"},
@@ -95,6 +95,8 @@ TORCH_FREE = [
 ]
 TORCH_FREE += [f"bertkit.text.{file.stem}" for file in FILES if owner(file) == "text" and file.stem != "__init__"]
 NUMPY_ONLY = {"records", "readers", "windows", "sets", "check", "metrics"}  # file names, wherever they are
+NUMPY_ONLY |= {"batch", "packing", "inputs", "answering", "folder", "exported", "families", "members", "int8"}
+NUMPY_ONLY |= {"predictor", "files", "batching", "http", "guard", "prompting"}  # what answers where a model was exported
 NUMPY_ONLY |= {"task", "classification", "tagging", "qa", "choice", "similarity"}
 TORCH_FREE += [f"bertkit.{owner(file)}.{file.stem}" for file in FILES if file.stem in NUMPY_ONLY]
 TORCH_FREE += ["bertkit.bundle.crc32c", "bertkit.bundle.google", "bertkit.bundle.hub", "bertkit.model.config"]
