@@ -22,8 +22,9 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "recipes": {"data", "model", "train"},
     "bundle": {"text", "data", "model", "tasks"},
     "serve": {"bundle", "text", "data", "model", "tasks"},
-    "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling"},
+    "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling", "exporting"},
     "demo": {"pipeline", "stories", "data", "train", "serve"},
+    "exporting": {"data", "model", "bundle", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
     "distilling": {"pipeline", "tuning", "data", "model", "tasks", "train", "recipes", "bundle", "serve"},
     "console": {"serve"},
@@ -99,7 +100,7 @@ NUMPY_ONLY |= {"batch", "packing", "inputs", "answering", "folder", "exported", 
 NUMPY_ONLY |= {"predictor", "files", "batching", "http", "guard", "prompting"}  # what answers where a model was exported
 NUMPY_ONLY |= {"task", "classification", "tagging", "qa", "choice", "similarity"}
 TORCH_FREE += [f"bertkit.{owner(file)}.{file.stem}" for file in FILES if file.stem in NUMPY_ONLY]
-TORCH_FREE += ["bertkit.bundle.crc32c", "bertkit.bundle.google", "bertkit.bundle.hub", "bertkit.model.config"]
+TORCH_FREE += ["bertkit.train.results", "bertkit.bundle.crc32c", "bertkit.bundle.google", "bertkit.bundle.hub", "bertkit.model.config"]
 
 
 def test_these_modules_import_no_torch():
@@ -134,7 +135,7 @@ def test_tests_mirror_the_package():
     words = "__init__ __main__ errors progress stories demo pipeline distilling hub families batch block console"
     covered = (
         "embeddings feedforward init bert fast kernels classification choice answering network"  # by their users' tests
-        " guard"  # by tests/serve/test_http.py
+        " guard folder runner"  # by tests/serve/test_http.py, tests/bundle/test_bundle.py, tests/serve/test_predictor.py
         " positions longformer disentangled family"  # by tests/model/test_family.py and tests/tasks/test_objectives.py
     )
     untested = {*words.split(), *covered.split()}

@@ -18,7 +18,7 @@ import numpy as np
 from bertkit.atomic import checksum
 from bertkit.bundle.folder import Bundle, Facts, read_facts
 from bertkit.bundle.hub import find_model
-from bertkit.errors import ArtifactError, InputError, import_extra
+from bertkit.errors import ArtifactError, BertkitError, InputError, import_extra
 from bertkit.model.batch import Batch
 from bertkit.text import protobuf
 
@@ -134,9 +134,9 @@ def start(file: Path, threads: int) -> Any:
         options = _runtime().SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         return _runtime().InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except (IndexError, ValueError, RuntimeError) as error:
-        if isinstance(error, ArtifactError):
-            raise
+    except BertkitError:
+        raise
+    except Exception as error:  # the runtime raises many kinds
         raise ArtifactError(f"{file}: damaged or cut off ({str(error).splitlines()[0]}); export it again") from error
 
 

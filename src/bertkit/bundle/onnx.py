@@ -64,7 +64,7 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
 
 
 def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
-    """model.onnx, and its weights in model.onnx.data beside it."""
+    """model.onnx, and its weights in model.onnx.data beside it, into an empty folder."""
     onnx = import_extra("onnx", "onnx", "bertkit export")
     graph, file = Graph(_traceable(network)).eval(), folder / GRAPH
     sizes = torch.tensor([5, 9, 7])
@@ -91,6 +91,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     if int8:
         quantize(model)
     onnx.save(model, file, save_as_external_data=True, location=f"{GRAPH}.data", size_threshold=1024)
+    (folder / f"{GRAPH}.data").chmod(file.stat().st_mode)
 
 
 def _traceable(network: Any) -> Any:
