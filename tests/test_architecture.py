@@ -22,7 +22,19 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "recipes": {"data", "model", "train"},
     "bundle": {"text", "data", "model", "tasks"},
     "serve": {"bundle", "text", "data", "model", "tasks"},
-    "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling", "exporting"},
+    "pipeline": {
+        "text",
+        "data",
+        "model",
+        "tasks",
+        "train",
+        "recipes",
+        "bundle",
+        "serve",
+        "tuning",
+        "distilling",
+        "exporting",
+    },
     "demo": {"pipeline", "stories", "data", "train", "serve"},
     "exporting": {"data", "model", "bundle", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
@@ -100,7 +112,13 @@ NUMPY_ONLY |= {"batch", "packing", "inputs", "answering", "folder", "exported", 
 NUMPY_ONLY |= {"predictor", "files", "batching", "http", "guard", "prompting"}  # what answers where a model was exported
 NUMPY_ONLY |= {"task", "classification", "tagging", "qa", "choice", "similarity"}
 TORCH_FREE += [f"bertkit.{owner(file)}.{file.stem}" for file in FILES if file.stem in NUMPY_ONLY]
-TORCH_FREE += ["bertkit.train.results", "bertkit.bundle.crc32c", "bertkit.bundle.google", "bertkit.bundle.hub", "bertkit.model.config"]
+TORCH_FREE += [
+    "bertkit.train.results",
+    "bertkit.bundle.crc32c",
+    "bertkit.bundle.google",
+    "bertkit.bundle.hub",
+    "bertkit.model.config",
+]
 
 
 def test_these_modules_import_no_torch():

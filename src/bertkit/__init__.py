@@ -12,8 +12,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bertkit.model.config import Config, sized
-    from bertkit.pipeline import convert, create, distill, evaluate, export, finetune, learn_vocabulary, predict, prepare
-    from bertkit.pipeline import pretrain
+    from bertkit.pipeline import (
+        convert,
+        create,
+        distill,
+        evaluate,
+        export,
+        finetune,
+        learn_vocabulary,
+        predict,
+        prepare,
+        pretrain,
+    )
     from bertkit.serve.predictor import Model, load
     from bertkit.text.corpus import Corpus
     from bertkit.text.memo import CorpusEncoder

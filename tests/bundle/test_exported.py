@@ -73,7 +73,7 @@ def test_data_outside_the_folder_is_refused(folder, place):
     (folder.parent / "secret").write_bytes(bytes(1 << 16))
     (folder / "link").symlink_to(folder.parent / "secret")
     point_elsewhere(folder, place)
-    with pytest.raises(ArtifactError, match="names data at .*; expected a file beside it"):
+    with pytest.raises(ArtifactError, match=r"names data at .*; expected a file beside it"):
         bertkit.load(folder)
 
 

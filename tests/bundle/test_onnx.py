@@ -51,5 +51,7 @@ def test_pretrained_heads_come_along(member, tmp_path):
 
 def test_left_to_right_stays_left_to_right(tmp_path):
     bundle = bundle_of("bert", "tagging", causal=True)
-    ours, theirs = (one.tag("the cat went to the river .") for one in (Model(bundle), Model(exported(bundle, tmp_path / "m"))))
+    ours, theirs = (
+        one.tag("the cat went to the river .") for one in (Model(bundle), Model(exported(bundle, tmp_path / "m")))
+    )
     assert [entity[:4] for entity in ours] == [entity[:4] for entity in theirs]

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.family import small
-from support.records import RECORDS, SENTENCES
 
 from bertkit.bundle.bundle import Bundle, write_facts
 from bertkit.bundle.exported import open_bundle
@@ -16,6 +14,8 @@ from bertkit.tasks.network import build_network
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import SPECIALS, Tokenizer
+from support.family import small
+from support.records import RECORDS, SENTENCES
 
 WORDS = sorted({word for text in [*SENTENCES, "where did it go ? who is animal even odd"] for word in text.split()})
 TOKENIZER = Tokenizer.from_vocabulary([*SPECIALS, *WORDS, *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz")], cased=False)

@@ -1,4 +1,4 @@
-"""An ONNX graph's large maps in 8 bits: a scale for each output of the weights, and one for each token that they are applied to.
+"""An ONNX graph's large maps in 8 bits: a scale for each output of the weights, and one for each token they are applied to.
 
 The usual way, one scale for all tokens of a batch, makes an answer depend on what else is in its batch; this does not, and
 one token with large values costs the others no precision. T tokens, N inputs of a map, C its outputs.
@@ -35,9 +35,9 @@ def quantize(model: Any) -> None:
         if f"{name}.int8" not in made:
             made |= _weights(onnx, name, values)
         nodes += _product(onnx.helper, node)
-    _replace(graph.node, nodes)
     used = {name for node in nodes for name in node.input}
-    _replace(graph.initializer, [tensor for name, tensor in (weights | made).items() if name in used])
+    replace(graph.node, nodes)
+    replace(graph.initializer, [tensor for name, tensor in (weights | made).items() if name in used])
 
 
 def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
@@ -89,7 +89,8 @@ def _product(helper: Any, old: Any) -> list[Any]:
     ]
 
 
-def _replace(field: Any, values: list[Any]) -> None:
+def replace(field: Any, values: list[Any]) -> None:
+    """Changes what a list of a message holds."""
     kept = list(values)
     del field[:]
     field.extend(kept)

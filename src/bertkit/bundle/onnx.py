@@ -19,7 +19,7 @@ from torch.nn.utils import rnn
 from torch.onnx import symbolic_helper
 
 from bertkit.bundle.exported import GRAPH
-from bertkit.bundle.int8 import quantize
+from bertkit.bundle.int8 import quantize, replace
 from bertkit.data.inputs import TaskBatch
 from bertkit.errors import import_extra
 from bertkit.model.batch import Batch, Bucket
@@ -56,10 +56,11 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
     begins, ends = boundaries[:-1], boundaries[1:]
     sizes, at = ends - begins, torch.arange(ids.shape[0])
     owners = (at[:, None] >= ends).sum(1)  # [T]
-    positions, column = at - begins[owners], torch.arange(sizes.max())
+    longest: Any = sizes.max()
+    positions, column = at - begins[owners], torch.arange(longest)
     tokens = begins[:, None] + torch.minimum(column, sizes[:, None] - 1)  # [n, L]
     inside = (column < sizes[:, None])[:, None, None]
-    order = owners * sizes.max() + positions
+    order = owners * longest + positions
     return Batch(ids, segments, positions, boundaries, 1 << 30, (Bucket(tokens, inside),), order)
 
 
@@ -88,10 +89,21 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     model = onnx.load(file)
     for old in folder.iterdir():  # weights of more than 2 GB lie in files of their own
         old.unlink()
+    _merge(model.graph)
     if int8:
         quantize(model)
     onnx.save(model, file, save_as_external_data=True, location=f"{GRAPH}.data", size_threshold=1024)
     (folder / f"{GRAPH}.data").chmod(file.stat().st_mode)
+
+
+def _merge(graph: Any) -> None:
+    """Where tracing gave weights a second name, because two outputs need them, the first one stands."""
+    weights = {tensor.name for tensor in graph.initializer}
+    copies = [node for node in graph.node if node.op_type == "Identity" and node.input[0] in weights]
+    first = {node.output[0]: node.input[0] for node in copies}
+    replace(graph.node, [node for node in graph.node if node not in copies])
+    for node in graph.node:
+        replace(node.input, [first.get(name, name) for name in node.input])
 
 
 def _traceable(network: Any) -> Any:

@@ -81,7 +81,7 @@ def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = Non
         filler = float("nan") if targets.dtype.kind == "f" else NOTHING
         targets = _filled(targets, batch.sequences if layout.picks else room, filler)
     arrays: Any = [np.ascontiguousarray(values) for values in (places, groups, targets)]
-    return TaskBatch(batch, *arrays, known=count, tokens=len(ids))
+    return TaskBatch(batch, arrays[0], arrays[1], arrays[2], count, len(ids))
 
 
 def _targets(units: Sequence[Unit], inputs: list[Input], layout: Layout, begins: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A packed batch: all tokens of all sequences in one row, and where each sequence begins and ends.
 
-It is laid out in numpy and computed in torch, or by ONNX Runtime where there is no torch: `map` takes it from one to the other.
+It is laid out in numpy and computed in torch, or by ONNX Runtime where there is no torch; `map` takes it there.
 
 T tokens, B sequences, n sequences of a bucket, L its length.
 """

@@ -5,6 +5,8 @@ T tokens, D width, n sequences of a bucket, L its length, H heads, K head width,
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,7 +39,8 @@ class LongAttention(Attention):
         inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
         early = torch.arange(inside.shape[1], 0, -1, device=seen.device)
-        at = (seen * early).topk(seen.sum(1).max().clamp(min=1), dim=1).indices  # [n, G]
+        most: Any = seen.sum(1).max().clamp(min=1)  # a tensor, which tracing sees
+        at = (seen * early).topk(most, dim=1).indices  # [n, G]
         there = seen.gather(1, at)
         far_k, far_v = _pick(k, at), _pick(v, at)
         mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (far_k, far_v, there))

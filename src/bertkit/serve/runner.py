@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.data.packing import BUDGET
 from bertkit.errors import InputError
@@ -19,13 +20,13 @@ class Runner:
 
     budget = BUDGET
 
-    def __init__(self, network: nn.Module, device: str, precision: str, compile: bool = False, threads: int = 0):
+    def __init__(self, network: Any, device: str, precision: str, compile: bool = False, threads: int = 0):
         if threads:
             torch.set_num_threads(threads)
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
         self.device = find_device(device)
-        self.network = network.to(self.device, PRECISIONS[precision]).eval()
+        self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.config = self.network.encoder.config
         self.encoder: Callable[..., Tensor] = compiled(self.network.encoder) if compile else self.network.encoder
 

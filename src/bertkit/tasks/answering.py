@@ -60,9 +60,7 @@ def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _logits(
-    tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequence[Input], budget: int
-) -> list[np.ndarray]:
+def _logits(tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequence[Input], budget: int) -> list[np.ndarray]:
     """[M, C] for each input, computed in batches of like lengths."""
     logits: list[Any] = [None] * len(inputs)
     sizes = np.array([len(one) for one in inputs], np.int64)
