@@ -1,15 +1,15 @@
 """A network as an ONNX graph that ONNX Runtime computes: arrays in, arrays out, and no torch anywhere.
 
-bundle/onnx.py makes the graph. It takes a packed batch as it is and gives what was asked for:
+bundle/onnx.py makes the graph. It takes a packed batch as it is, the places whose vectors are wanted, and which of these are
+told something by the heads there are:
 
-    ids, segments [T]  boundaries [B + 1]  places [M]  →  vectors [T, D]; logits, masked or next [M, …] at the places
+    ids, segments [T]  boundaries [B + 1]  places [M]  told [N]  →  vectors [M, D]  logits, masked, next [N, …]
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,16 @@ class Exported:
 
     def vectors(self, batch: Batch) -> np.ndarray:
         """[T, D]"""
-        return self._run("vectors", batch)
+        return self._run("vectors", batch, np.arange(len(batch.ids)))
 
     def pooled(self, batch: Batch, kind: str) -> np.ndarray:
         """One vector for each sequence [B, D]: its pieces' mean or maximum, or its first one's."""
-        x, bounds = self.vectors(batch), np.asarray(batch.boundaries)
+        bounds = np.asarray(batch.boundaries)
         if kind == "cls":
-            return x[bounds[:-1]]
+            return self._run("vectors", batch, bounds[:-1])
         if kind == "max":
-            return np.maximum.reduceat(x, bounds[:-1])
-        return np.add.reduceat(x, bounds[:-1]) / np.diff(bounds)[:, None]
+            return np.maximum.reduceat(self.vectors(batch), bounds[:-1])
+        return np.add.reduceat(self.vectors(batch), bounds[:-1]) / np.diff(bounds)[:, None]
 
     def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
         """[M, V]"""
@@ -98,7 +98,7 @@ class Exported:
 
     def tell(self, data: Any, device: Any = None, precision: str = "fp32") -> np.ndarray:
         """The logits of a task's batch [M, C], or the vectors of its texts."""
-        if "logits" in self.outputs:
+        if self.can("logits"):
             return self._run("logits", data.batch, data.places)
         assert self.facts.task is not None
         return self.pooled(data.batch, self.facts.task.settings.pooling)
@@ -112,17 +112,11 @@ class Exported:
     def looks(self, batch: Batch) -> list[np.ndarray]:
         raise InputError("texts cannot be looked into, attention was not exported; ask the model it was made of")
 
-    def _run(self, output: str, batch: Batch, places: Any = (0,)) -> np.ndarray:
-        given = dict(ids=batch.ids, segments=batch.segments, boundaries=batch.boundaries, places=places)
+    def _run(self, output: str, batch: Batch, places: Any) -> np.ndarray:
+        told = np.arange(0 if output == "vectors" else len(places))  # where nobody asks, no head is computed
+        given = dict(ids=batch.ids, segments=batch.segments, boundaries=batch.boundaries, places=places, told=told)
         feed = {one.name: np.asarray(given[one.name], np.int64) for one in self.session.get_inputs()}
-        return self.session.run([output], feed, self._only)[0]
-
-    @cached_property
-    def _only(self) -> Any:
-        """Only what leads to the wanted output is computed."""
-        options = _runtime().RunOptions()
-        options.only_execute_path_to_fetches = True
-        return options
+        return self.session.run([output], feed)[0]
 
 
 def start(file: Path, threads: int) -> Any:

@@ -19,12 +19,12 @@ from torch.nn.utils import rnn
 from torch.onnx import symbolic_helper
 
 from bertkit.bundle.exported import GRAPH
-from bertkit.bundle.int8 import quantize, replace
+from bertkit.bundle.int8 import quantize
 from bertkit.data.inputs import TaskBatch
 from bertkit.errors import import_extra
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
-from bertkit.tasks.network import TaskNetwork
+from bertkit.tasks.network import FeatureNetwork, TaskNetwork
 
 OPSET = 17  # the first with layer norms
 
@@ -40,15 +40,28 @@ class Graph(nn.Module):
         judges = isinstance(network, TaskNetwork) and network.loss.__name__ != "vectors"
         self.outputs = ["vectors", *(["logits"] if judges else []), *(name for name in heads if pools or name != "next")]
 
-    def forward(self, ids: Tensor, segments: Tensor, boundaries: Tensor, places: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, ids: Tensor, segments: Tensor, boundaries: Tensor, places: Tensor, told: Tensor) -> tuple[Tensor, ...]:
         batch, network = _batch(ids, segments, boundaries), self.network
-        found = {"vectors": network.encoder(batch)}
-        if "logits" in self.outputs:
-            found["logits"] = network.logits(TaskBatch(batch, places, places, places, known=0, tokens=0))
-        elif len(self.outputs) > 1:
-            x = network.encoder(batch, places)
-            found |= {name: getattr(network, f"{name}_logits")(x) for name in self.outputs[1:]}
-        return tuple(found.values())
+        x, read = self._read(batch, places)
+        found = {"vectors": x, "logits": None, "masked": None, "next": None}
+        for name in self.outputs[1:]:
+            judge = network.judged if name == "logits" else getattr(network, f"{name}_logits")
+            found[name] = judge(read.index_select(0, told))
+        return tuple(values for values in found.values() if values is not None)
+
+    def _read(self, batch: Batch, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer's vectors at the places [M, D], and what heads read there: the same, or something made of all."""
+        network = self.network
+        if isinstance(network, FeatureNetwork):
+            states = network.encoder.hidden_states(batch)
+            chosen = torch.stack([states[layer] for layer in network.layers], 1)
+            data = TaskBatch(batch, places, places, places, known=0, tokens=0, features=chosen)
+            return states[-1].index_select(0, places), network.read(data, places)
+        if getattr(network, "lstm", None) is not None:
+            x = network.encoder(batch)
+            return x.index_select(0, places), network.in_order(x, batch).index_select(0, places)
+        x = network.encoder(batch, places)
+        return x, x
 
 
 def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
@@ -71,7 +84,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     sizes = torch.tensor([5, 9, 7])
     boundaries = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     ids = torch.arange(int(sizes.sum())) % network.encoder.config.vocabulary
-    example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:2]}
+    example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:3], "told": sizes[:2] % 3}
     names = [*example, *graph.outputs]
     with _operators(network.encoder.config), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # that tracing is old, and that it records what happens
@@ -89,22 +102,11 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     model = onnx.load(file)
     for old in folder.iterdir():  # weights of more than 2 GB lie in files of their own
         old.unlink()
-    _merge(model.graph)
     if int8:
         quantize(model)
     onnx.save(model, file, save_as_external_data=True, location=f"{GRAPH}.data", size_threshold=1024)
     for part in folder.iterdir():  # the weights would be for their owner alone
         part.chmod(file.stat().st_mode)
-
-
-def _merge(graph: Any) -> None:
-    """Where tracing gave weights a second name, because two outputs need them, the first one stands."""
-    weights = {tensor.name for tensor in graph.initializer}
-    copies = [node for node in graph.node if node.op_type == "Identity" and node.input[0] in weights]
-    first = {node.output[0]: node.input[0] for node in copies}
-    replace(graph.node, [node for node in graph.node if node not in copies])
-    for node in graph.node:
-        replace(node.input, [first.get(name, name) for name in node.input])
 
 
 def _traceable(network: Any) -> Any:
