@@ -201,10 +201,11 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
 
 def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256) -> Model:
     """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact; with positions, as a Longformer."""
+    from bertkit.bundle.bundle import load_bundle
     from bertkit.bundle.lengthen import lengthen
-    from bertkit.serve.predictor import Model, load
+    from bertkit.serve.predictor import Model
 
-    model = load(source, device="cpu")
+    model = Model(load_bundle(source), device="cpu")
     model = Model(lengthen(model.bundle, positions, window), device="cpu") if positions else model
     model.save(out)
     return model

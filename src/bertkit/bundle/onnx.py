@@ -24,30 +24,29 @@ from bertkit.data.inputs import TaskBatch
 from bertkit.errors import import_extra
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
-from bertkit.tasks.network import FeatureNetwork, TaskNetwork
+from bertkit.tasks.network import FeatureNetwork, SimilarityNetwork, TaskNetwork
 
 OPSET = 17  # the first with layer norms
+HEADS = {"logits": "judged", "masked": "masked_logits", "next": "next_logits"}  # output → the network's method
 
 
 class Graph(nn.Module):
-    """A network as a function of plain tensors: everything else in a batch follows from them."""
+    """A network as a function of plain tensors, from which everything else in a batch follows."""
 
     def __init__(self, network: Any):
         super().__init__()
-        self.network = network
-        heads = [name for name in ("masked", "next") if getattr(network, name, None) is not None]
-        pools = network.encoder.pooler is not None
-        judges = isinstance(network, TaskNetwork) and network.loss.__name__ != "vectors"
-        self.outputs = ["vectors", *(["logits"] if judges else []), *(name for name in heads if pools or name != "next")]
+        if getattr(network, "lstm", None) is not None:
+            network = copy.copy(network)
+            network.in_order = partial(_in_order, network.lstm)
+        self.network, pools = network, network.encoder.pooler is not None
+        there: dict[str, Any] = {"logits": isinstance(network, TaskNetwork) and not isinstance(network, SimilarityNetwork)}
+        there |= {"masked": getattr(network, "masked", None), "next": pools and getattr(network, "next", None)}
+        self.heads = [name for name, head in there.items() if head]
 
     def forward(self, ids: Tensor, segments: Tensor, boundaries: Tensor, places: Tensor, told: Tensor) -> tuple[Tensor, ...]:
-        batch, network = _batch(ids, segments, boundaries), self.network
-        x, read = self._read(batch, places)
-        found = {"vectors": x, "logits": None, "masked": None, "next": None}
-        for name in self.outputs[1:]:
-            judge = network.judged if name == "logits" else getattr(network, f"{name}_logits")
-            found[name] = judge(read.index_select(0, told))
-        return tuple(values for values in found.values() if values is not None)
+        x, read = self._read(_batch(ids, segments, boundaries), places)
+        read = read.index_select(0, told)
+        return x, *(getattr(self.network, HEADS[name])(read) for name in self.heads)
 
     def _read(self, batch: Batch, places: Tensor) -> tuple[Tensor, Tensor]:
         """The last layer's vectors at the places [M, D], and what heads read there: the same, or something made of all."""
@@ -80,12 +79,12 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
 def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     """model.onnx, and its weights in model.onnx.data beside it, into an empty folder."""
     onnx = import_extra("onnx", "onnx", "bertkit export")
-    graph, file = Graph(_traceable(network)).eval(), folder / GRAPH
+    graph, file = Graph(network).eval(), folder / GRAPH
     sizes = torch.tensor([5, 9, 7])
     boundaries = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     ids = torch.arange(int(sizes.sum())) % network.encoder.config.vocabulary
     example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:3], "told": sizes[:2] % 3}
-    names = [*example, *graph.outputs]
+    outputs = ["vectors", *graph.heads]
     with _operators(network.encoder.config), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # that tracing is old, and that it records what happens
         torch.onnx.export(
@@ -93,8 +92,8 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
             tuple(example.values()),
             str(file),
             input_names=list(example),
-            output_names=graph.outputs,
-            dynamic_axes={name: {0: name} for name in names},
+            output_names=outputs,
+            dynamic_axes={name: {0: name} for name in (*example, *outputs)},
             opset_version=OPSET,
             dynamo=False,
             custom_opsets={"com.microsoft": 1},
@@ -109,16 +108,8 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
         part.chmod(file.stat().st_mode)
 
 
-def _traceable(network: Any) -> Any:
-    """The network, with the LSTM over grids: what takes sequences apart one by one cannot be traced."""
-    if getattr(network, "lstm", None) is None:
-        return network
-    network = copy.copy(network)
-    network.in_order = partial(_in_order, network.lstm)
-    return network
-
-
 def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:
+    """Through the LSTM in a grid: what takes sequences apart one by one cannot be traced."""
     bucket = batch.buckets[0]
     packed = rnn.pack_padded_sequence(x[bucket.tokens], bucket.there.sum(1), batch_first=True, enforce_sorted=False)
     padded, _ = rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
