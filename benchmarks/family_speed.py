@@ -89,7 +89,7 @@ def examples(config, length: int, options, device: torch.device, folder: Path):
 def train_ours(name: str, config, length: int, options, device: torch.device) -> float:
     network = Pretraining(config, next_sentence=False).to(device).train()
     optimizers = Optimizers(network, Optimizer(), fused=True)
-    forward = compiled(network) if options.compile and not config.global_tokens else network
+    forward = compiled(network) if options.compile else network
     with tempfile.TemporaryDirectory() as scratch:
         rows = [row.to(device) for row in examples(config, length, options, device, Path(scratch))]
 
@@ -151,7 +151,7 @@ def read_ours(name: str, config, length: int, options, device: torch.device) -> 
     total = sum(map(len, several))
     shapes = Shapes(-(-total // 128) * 128, (length,), crowding=(len(several) + 0.5) * length / total)
     batch = pack(several, None, shapes).to(device)
-    encoder = compiled(network.encoder) if options.compile and not config.global_tokens else network.encoder
+    encoder = compiled(network.encoder) if options.compile else network.encoder
 
     @torch.no_grad()
     def step(index: int) -> None:

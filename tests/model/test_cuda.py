@@ -3,21 +3,29 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from support.reference import draw_sequences
 
 from bertkit.data.packing import Shapes, batches, pack
 from bertkit.model.attention import attend
 from bertkit.model.config import sized
+from bertkit.model.dropout import random_key
 from bertkit.model.encoder import Encoder
+from bertkit.model.feedforward import gelu
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
+
+from bertkit.model.kernels.short import attend_short
+from bertkit.model.kernels.tiles import attend_tiles
 
 SIZES = [5, 512, 1, 128, 127, 300, 2, 64]
 SHAPES = Shapes(budget=2048, lengths=(32, 64, 128, 256, 512))
 
 
-@pytest.fixture(params=[SIZES, [5, 1, 128, 127, 2, 64], [3, 31, 1]], ids=["flash", "short", "shorter"])
+@pytest.fixture(
+    params=[[2100, *SIZES], SIZES, [5, 1, 128, 127, 2, 64], [3, 31, 1]], ids=["flash", "tiles", "short", "shorter"]
+)
 def batch(request):
     return pack(*draw_sequences(request.param, 1000)).to("cuda")
 
@@ -56,13 +64,14 @@ def test_the_packed_kernel_drops(batch):
     assert torch.isfinite(qkv.grad).all()
 
 
-def test_gradients_of_the_short_kernel_know_what_was_dropped():
+@pytest.mark.parametrize("kernel", [attend_short, lambda *inputs: attend_tiles(*inputs)[0]], ids=["short", "tiles"])
+def test_gradients_know_what_was_dropped(kernel):
     """Values that are unit vectors show the weights themselves; with the same ones dropped, plain torch agrees."""
     batch = pack(*draw_sequences([64], 1000)).to("cuda")
     qkv = draw_qkv(batch, torch.bfloat16)
     qkv[:, 2] = torch.eye(64, device="cuda", dtype=torch.bfloat16)[:, None]
     qkv.requires_grad_()
-    weights = attend(qkv, batch, 0.3)  # [64, H, 64]
+    weights = kernel(qkv, batch.boundaries, random_key(qkv.device), 64, 0.3, False)  # [64, H, 64]
     upper = torch.randn_like(weights)
     weights.backward(upper)
     kept = weights.detach() > 0
@@ -72,6 +81,28 @@ def test_gradients_of_the_short_kernel_know_what_was_dropped():
     dropped = (q @ k.mT / 8).softmax(-1) * kept.transpose(0, 1) / 0.7
     (dropped @ v).transpose(0, 1).backward(upper.float())
     assert (qkv.grad.float() - plain.grad).norm() < 0.02 * plain.grad.norm()
+
+
+def test_the_same_bits_each_time():
+    batch = pack(*draw_sequences(SIZES * 8, 1000)).to("cuda")
+    found = []
+    for _ in range(2):
+        qkv = draw_qkv(batch, torch.bfloat16).requires_grad_()
+        attend(qkv, batch, 0.0).square().sum().backward()
+        found.append(qkv.grad)
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("shape", [(1000, 3072), (3,)])
+def test_compiled_gelu_is_gelu(shape):
+    torch.manual_seed(0)
+    x, upper = (4 * torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    exact, narrow = x.double().requires_grad_(), x.requires_grad_()
+    mine, plain = torch.compile(gelu, fullgraph=True)(narrow), F.gelu(exact)
+    mine.backward(upper)
+    plain.backward(upper.double())
+    torch.testing.assert_close(mine.double(), plain, atol=1e-5, rtol=0.005)  # half a step of bf16 is 0.004
+    torch.testing.assert_close(narrow.grad.double(), exact.grad, atol=1e-5, rtol=0.005)
 
 
 def test_batch_mates_do_not_matter():

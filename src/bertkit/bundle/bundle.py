@@ -166,4 +166,4 @@ def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task 
     network.load_state_dict({name: state[name].float().contiguous() for name in expected}, assign=True)
     if task:
         network.weights = torch.ones(task.outputs)
-    return network.requires_grad_(True).eval()
+    return network.eval()

@@ -22,6 +22,7 @@ from bertkit.model.local import attend_near
 from bertkit.model.positions import turned
 
 SHORT = 128  # tokens that our own kernel holds at once
+LONG = 1024  # tokens up to which our own tiles are faster than flash attention
 Places = Tensor | None  # what model/positions.py tells of places
 Wanted = Tensor | None  # the tokens [M] whose vectors are asked for; all, if none are named
 
@@ -83,11 +84,14 @@ def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False, wind
 
 def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
     """Over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
-    if batch.longest <= SHORT and not window and qkv.shape[-1] in (16, 32, 64, 128):
-        from bertkit.model.kernels import attend_short  # Triton is there with CUDA only
+    if batch.longest <= LONG and not window and qkv.shape[-1] in (16, 32, 64, 128):
+        from bertkit.model.kernels.short import attend_short  # Triton is there with CUDA only
+        from bertkit.model.kernels.tiles import attend_tiles
 
-        key = random_key(qkv.device) if dropout else batch.boundaries
-        return attend_short(qkv, batch.boundaries, key, batch.longest, dropout, causal)
+        inputs = qkv, batch.boundaries, random_key(qkv.device) if dropout else batch.boundaries
+        if batch.longest <= SHORT:
+            return attend_short(*inputs, batch.longest, dropout, causal)
+        return attend_tiles(*inputs, batch.longest, dropout, causal)[0]
     q, k, v = qkv.unbind(1)  # 3 × [T, H, K]
     ends, longest = batch.boundaries, batch.longest
     sides = {"window_size_left": window, "window_size_right": window} if window else {}

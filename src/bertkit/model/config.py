@@ -90,7 +90,7 @@ class Config:
     @property
     def needs_grids(self) -> bool:
         """Whether attention works on grids alone: no kernel reads the packed row with such places."""
-        return self.place == "relative" or bool(self.global_tokens)
+        return self.place == "relative" or self.global_tokens not in ("", "none")
 
     def with_(self, **changes: Any) -> Config:
         """A copy with some fields changed; unknown names are refused."""

@@ -34,12 +34,11 @@ def drawn_dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def hashed_dropout(x: Tensor, rate: float) -> Tensor:
-    """Drops by a hash (murmur3's finaliser) of the place in x, keyed by a number from torch's generator."""
-    h = torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ random_key(x.device)
-    h = (h ^ (h >> 16 & 0xFFFF)) * -2048144789
-    h = (h ^ (h >> 13 & 0x7FFFF)) * -1028477387
-    h = h ^ (h >> 16 & 0xFFFF)
-    keep = (h & 0xFFFFFF) >= round(rate * 2**24)
+    """Drops by a hash of the place in x, keyed by a number from torch's generator: murmur3's finaliser without the steps
+    that serve its last bits, as the first ones decide."""
+    h = (torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ random_key(x.device)) * -2048144789
+    h = (h ^ (h >> 15 & 0x1FFFF)) * -1028477387
+    keep = h >= round(rate * 2**32) - 2**31
     return torch.where(keep, x * (1 / (1 - rate)), 0)
 
 

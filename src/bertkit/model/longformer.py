@@ -24,8 +24,11 @@ class LongAttention(Attention):
         super().__init__(config, layer)
         self.global_qkv = nn.Linear(config.width, 3 * config.width)
         self.choice = config.global_tokens
+        self.global_qkv.requires_grad_(self.choice != "none")
 
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
+        if self.choice == "none":
+            return super().mixed(x, batch, places)
         shape = (-1, 3, self.heads, self.head_width)
         qkv, global_qkv = self.qkv(x).view(shape), self.global_qkv(x).view(shape)
         chosen = choose_global(batch, self.choice)  # [T]

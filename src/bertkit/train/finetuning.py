@@ -98,7 +98,7 @@ def tuning_job(
     if recipe.task.max_length > config.positions:
         raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
     fixed = device.type == "cuda" and type(network) is TaskNetwork and network.lstm is None  # rows of a few shapes?
-    fixed = fixed and not config.global_tokens
+    fixed = fixed and config.global_tokens in ("", "none")
     recipe = replace(recipe, compile=recipe.compile and fixed, graphs=recipe.graphs and fixed)
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):

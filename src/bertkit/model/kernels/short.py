@@ -15,8 +15,16 @@ from torch import Tensor
 
 
 @triton.jit
+def kept(place, key, rate: tl.constexpr):
+    """Whether dropout keeps the value at a place, by the hash of dropout.py."""
+    h = (place ^ key).to(tl.uint32) * 2246822507
+    h = (h ^ (h >> 15)) * 3266489909
+    return h.to(tl.int32, bitcast=True) >= int(rate * 4294967296) - 2147483648
+
+
+@triton.jit
 def _weights(q, k, n, key, scale: tl.constexpr, size: tl.constexpr, causal: tl.constexpr, rate: tl.constexpr):
-    """Softmax [size, size] of one head, and what each weight is multiplied with: 1, or dropout's 0 and 1 / (1 - rate)."""
+    """Softmax [size, size] of one head, and what dropout leaves of it, not yet scaled up."""
     row, column = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
     seen = (column < n) & (column <= row) if causal else column < n
     scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
@@ -25,11 +33,7 @@ def _weights(q, k, n, key, scale: tl.constexpr, size: tl.constexpr, causal: tl.c
     if rate == 0:
         return weights, weights
     place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * (size * size) + row * size + column
-    h = (place ^ key).to(tl.uint32)  # murmur3's finaliser, as in dropout.py
-    h = (h ^ (h >> 16)) * 2246822507
-    h = (h ^ (h >> 13)) * 3266489909
-    keep = ((h ^ (h >> 16)) & 0xFFFFFF) >= int(rate * 16777216)
-    return weights, tl.where(keep, weights * (1 / (1 - rate)), 0.0)
+    return weights, tl.where(kept(place, key, rate), weights, 0.0)
 
 
 @triton.jit
@@ -54,7 +58,7 @@ def _forward(
         q, k = tl.load(at, inside, 0.0), tl.load(at + heads * width, inside, 0.0)
         v = tl.load(at + 2 * heads * width, inside, 0.0)
         _, dropped = _weights(q, k, n, tl.load(keys), scale, size, causal, rate)
-        mixed = tl.dot(dropped.to(v.dtype), v)
+        mixed = tl.dot(dropped.to(v.dtype), v) * (1 / (1 - rate))
         tl.store(
             out + (begin + row) * (heads * width) + head * width + tl.arange(0, width)[None, :], mixed.to(v.dtype), inside
         )
@@ -86,11 +90,11 @@ def _backward(
         v = tl.load(at + 2 * heads * width, inside, 0.0)
         do = tl.load(upper + (begin + row) * (heads * width) + head * width + tl.arange(0, width)[None, :], inside, 0.0)
         weights, dropped = _weights(q, k, n, tl.load(keys), scale, size, causal, rate)
-        tl.store(to + 2 * heads * width, tl.dot(tl.trans(dropped.to(do.dtype)), do).to(v.dtype), inside)
+        tl.store(to + 2 * heads * width, (tl.dot(tl.trans(dropped.to(do.dtype)), do) * (1 / (1 - rate))).to(v.dtype), inside)
         dp = tl.dot(do, tl.trans(v))
         weighted = dropped * dp  # weight × its gradient
         ds = (weighted - weights * tl.sum(weighted, 1)[:, None]).to(q.dtype)
-        natural = scale * 0.6931471805599453  # scale is that of powers of two
+        natural = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
         tl.store(to, (tl.dot(ds, k) * natural).to(q.dtype), inside)
         tl.store(to + heads * width, (tl.dot(tl.trans(ds), q) * natural).to(q.dtype), inside)
 

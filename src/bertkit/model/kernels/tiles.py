@@ -1,0 +1,265 @@
+"""Attention of longer sequences as Triton kernels that read the packed row, tile by tile (Dao et al., 2022).
+
+A program holds some queries and goes over all keys of their sequence, or the other way round for the gradient of keys and
+values. Nothing is added up in memory, so that the same input gives the same bits. Up to 128 tokens `short.attend_short`
+is faster. `attention._attend_in_grids` is the same in plain torch; tests/model/test_cuda.py holds them together.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bertkit.model.kernels.short import kept
+
+LOG2E = 1.4426950408889634
+TILES = {  # queries and keys of a tile, warps, stages of loading ahead
+    "forward": (128, 64, 8, 3),
+    "keys": (32, 128, 4, 3),
+    "queries": (128, 64, 8, 3),
+}
+
+
+@triton.jit
+def _scores(q, k, row, column, n, scale: tl.constexpr, causal: tl.constexpr):
+    """Powers of two of the softmax's numerators [rows, columns]; -inf where nobody may look."""
+    seen = (column < n)[None, :]
+    if causal:
+        seen = seen & (column[None, :] <= row[:, None])
+    return tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+
+
+@triton.jit
+def _kept(row, column, sequence, head, key, heads: tl.constexpr, size: tl.constexpr, rate: tl.constexpr):
+    """Which weights dropout keeps [rows, columns]. What is kept is scaled up at the end."""
+    place = ((sequence * heads + head) * size + row) * size + column
+    return kept(place, key, rate)
+
+
+@triton.jit
+def _span(bounds, tiles):
+    """The sequence of this program, the tile in it, where it begins, and how long it is."""
+    sequence, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    begin = tl.load(bounds + sequence).to(tl.int64)
+    return sequence, tile, begin, (tl.load(bounds + sequence + 1) - begin).to(tl.int32)
+
+
+@triton.jit
+def _forward(
+    qkv,
+    out,
+    totals,
+    bounds,
+    keys,
+    tokens,
+    tiles,
+    scale: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    size: tl.constexpr,
+    causal: tl.constexpr,
+    rate: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    """out [T, H, K]; totals [H, T] are the softmax's denominators, as powers of two."""
+    sequence, tile, begin, n = _span(bounds, tiles)
+    head, key = tl.program_id(1), tl.load(keys)
+    if tile * rows < n:
+        row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
+        inside = (row < n)[:, None]
+        at = qkv + begin * (3 * heads * width) + head * width + across
+        q = tl.load(at + row[:, None] * (3 * heads * width), inside, 0.0)
+        top = tl.full([rows], float("-inf"), tl.float32)
+        total, mixed = tl.zeros([rows], tl.float32), tl.zeros([rows, width], tl.float32)
+        stop = tl.minimum(n, (tile + 1) * rows) if causal else n
+        for start in range(0, stop, columns):
+            column = start + tl.arange(0, columns)
+            there = (column < n)[:, None]
+            k = tl.load(at + heads * width + column[:, None] * (3 * heads * width), there, 0.0)
+            v = tl.load(at + 2 * heads * width + column[:, None] * (3 * heads * width), there, 0.0)
+            scores = _scores(q, k, row, column, n, scale, causal)
+            higher = tl.maximum(top, tl.max(scores, 1))
+            e, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(top - higher)
+            total = total * shrink + tl.sum(e, 1)
+            if rate > 0:
+                e = tl.where(_kept(row[:, None], column[None, :], sequence, head, key, heads, size, rate), e, 0.0)
+            mixed = tl.dot(e.to(v.dtype), v, mixed * shrink[:, None])
+            top = higher
+        to = out + (begin + row[:, None]) * (heads * width) + head * width + across
+        tl.store(to, (mixed / (total * (1 - rate))[:, None]).to(q.dtype), inside)
+        tl.store(totals + head * tokens + begin + row, top + tl.log2(total), row < n)
+
+
+@triton.jit
+def _backward_keys(
+    qkv,
+    upper,
+    out,
+    totals,
+    deltas,
+    bounds,
+    keys,
+    tokens,
+    tiles,
+    scale: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    size: tl.constexpr,
+    causal: tl.constexpr,
+    rate: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    """The gradients of keys and values into out [T, 3, H, K], from the gradient `upper` [T, H, K] of the mixed values."""
+    sequence, tile, begin, n = _span(bounds, tiles)
+    head, key = tl.program_id(1), tl.load(keys)
+    if tile * columns < n:
+        column, across = tile * columns + tl.arange(0, columns), tl.arange(0, width)[None, :]
+        there = (column < n)[:, None]
+        of_token: tl.constexpr = 3 * heads * width
+        natural: tl.constexpr = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
+        first = begin * of_token + head * width
+        places = first + column[:, None] * of_token + across
+        k = tl.load(qkv + places + heads * width, there, 0.0)
+        v = tl.load(qkv + places + 2 * heads * width, there, 0.0)
+        dk, dv = tl.zeros([columns, width], tl.float32), tl.zeros([columns, width], tl.float32)
+        start_at = tile * columns // rows * rows if causal else 0
+        for start in range(start_at, n, rows):
+            row = start + tl.arange(0, rows)
+            inside = row < n
+            q = tl.load(qkv + first + row[:, None] * of_token + across, inside[:, None], 0.0)
+            du = tl.load(upper + (begin + row[:, None]) * (heads * width) + head * width + across, inside[:, None], 0.0)
+            total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
+            delta = tl.load(deltas + (begin + row) * heads + head, inside, 0.0) * (1 - rate)
+            seen = (column < n)[:, None] & (column[:, None] <= row[None, :]) if causal else (column < n)[:, None]
+            weights = tl.where(seen, tl.exp2(tl.dot(k, tl.trans(q)) * scale - total[None, :]), 0.0)  # [columns, rows]
+            dw = tl.dot(v, tl.trans(du))
+            if rate > 0:
+                keep = _kept(row[None, :], column[:, None], sequence, head, key, heads, size, rate)
+                dv = tl.dot(tl.where(keep, weights, 0.0).to(du.dtype), du, dv)
+                dw = tl.where(keep, dw, 0.0)
+            else:
+                dv = tl.dot(weights.to(du.dtype), du, dv)
+            dk = tl.dot((weights * (dw - delta[None, :])).to(q.dtype), q, dk)
+        tl.store(out + places + heads * width, (dk * natural).to(k.dtype), there)
+        tl.store(out + places + 2 * heads * width, (dv * (1 / (1 - rate))).to(k.dtype), there)
+
+
+@triton.jit
+def _backward_queries(
+    qkv,
+    upper,
+    out,
+    totals,
+    deltas,
+    bounds,
+    keys,
+    tokens,
+    tiles,
+    scale: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    size: tl.constexpr,
+    causal: tl.constexpr,
+    rate: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    """The gradient of queries into out [T, 3, H, K]."""
+    sequence, tile, begin, n = _span(bounds, tiles)
+    head, key = tl.program_id(1), tl.load(keys)
+    if tile * rows < n:
+        row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
+        inside = row < n
+        of_token: tl.constexpr = 3 * heads * width
+        natural: tl.constexpr = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
+        first = begin * of_token + head * width
+        places = first + row[:, None] * of_token + across
+        q = tl.load(qkv + places, inside[:, None], 0.0)
+        du = tl.load(upper + (begin + row[:, None]) * (heads * width) + head * width + across, inside[:, None], 0.0)
+        total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
+        delta = tl.load(deltas + (begin + row) * heads + head, inside, 0.0) * (1 - rate)
+        dq = tl.zeros([rows, width], tl.float32)
+        stop = tl.minimum(n, (tile + 1) * rows) if causal else n
+        for start in range(0, stop, columns):
+            column = start + tl.arange(0, columns)
+            there = (column < n)[:, None]
+            k = tl.load(qkv + first + heads * width + column[:, None] * of_token + across, there, 0.0)
+            v = tl.load(qkv + first + 2 * heads * width + column[:, None] * of_token + across, there, 0.0)
+            weights = tl.exp2(_scores(q, k, row, column, n, scale, causal) - total[:, None])
+            dw = tl.dot(du, tl.trans(v))
+            if rate > 0:
+                dw = tl.where(_kept(row[:, None], column[None, :], sequence, head, key, heads, size, rate), dw, 0.0)
+            dq = tl.dot((weights * (dw - delta[:, None])).to(k.dtype), k, dq)
+        tl.store(out + places, (dq * natural).to(q.dtype), inside[:, None])
+
+
+@torch.library.triton_op("bertkit::attend_tiles", mutates_args=())
+def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> tuple[Tensor, Tensor]:
+    """Mixed values [T, H, K] of q, k and v [T, 3, H, K], and what the gradient needs [H, T]; key seeds dropout."""
+    out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
+    totals = qkv.new_empty(qkv.shape[2], qkv.shape[0], dtype=torch.float32)
+    _launch(_forward, "forward", 0, (qkv, out, totals), bounds, key, longest, rate, causal)
+    return out, totals
+
+
+@torch.library.triton_op("bertkit::attend_tiles_backward", mutates_args=())
+def _gradient(
+    qkv: Tensor,
+    upper: Tensor,
+    out: Tensor,
+    totals: Tensor,
+    bounds: Tensor,
+    key: Tensor,
+    longest: int,
+    rate: float,
+    causal: bool,
+) -> Tensor:
+    upper = upper.contiguous()
+    deltas = (upper.float() * out.float()).sum(-1)  # [T, H]
+    found = torch.empty_like(qkv)
+    tensors = (qkv, upper, found, totals, deltas)
+    _launch(_backward_keys, "keys", 1, tensors, bounds, key, longest, rate, causal)
+    _launch(_backward_queries, "queries", 0, tensors, bounds, key, longest, rate, causal)
+    return found
+
+
+def _launch(
+    kernel, kind: str, side: int, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool
+) -> None:
+    tokens, _, heads, width = tensors[0].shape
+    rows, columns, warps, stages = TILES[kind]
+    tiles = triton.cdiv(longest, (rows, columns)[side])
+    torch.library.wrap_triton(kernel)[(tiles * (bounds.shape[0] - 1), heads)](
+        *tensors,
+        bounds,
+        key,
+        tokens,
+        tiles,
+        scale=width**-0.5 * LOG2E,
+        heads=heads,
+        width=width,
+        size=triton.next_power_of_2(longest),
+        causal=causal,
+        rate=rate,
+        rows=rows,
+        columns=columns,
+        num_warps=warps,
+        num_stages=stages,
+    )
+
+
+def _keep(ctx, inputs, output) -> None:
+    qkv, bounds, key, *ctx.settings = inputs
+    ctx.save_for_backward(qkv, *output, bounds, key)
+
+
+def _backpropagate(ctx, upper: Tensor, _):
+    qkv, out, totals, bounds, key = ctx.saved_tensors
+    return _gradient(qkv, upper, out, totals, bounds, key, *ctx.settings), None, None, None, None, None
+
+
+attend_tiles.register_autograd(_backpropagate, setup_context=_keep)
