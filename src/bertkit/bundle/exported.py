@@ -127,6 +127,7 @@ def start(file: Path, threads: int) -> Any:
                 raise ArtifactError(f"{file} names data at {name!r}; expected a file beside it: export the model again")
         options = _runtime().SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others want the cores, too
         return _runtime().InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except BertkitError:
         raise
