@@ -49,7 +49,7 @@ def main() -> None:
 def measure(title: str, model: Path, folder: Path, count: int, options) -> None:
     folder.mkdir()
     texts, short = mixed_texts(count), sentences()[: options.singles]
-    systems = make_systems(model, folder, texts[::4])
+    systems = make_systems(model, folder, texts[: max(24, count // 4)])
     times: dict[str, list[float]] = {name: [] for name in systems}
     spent: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(options.rounds):
