@@ -9,7 +9,6 @@ import pytest
 from support.exports import bundle_of, exported
 
 import bertkit
-from bertkit import errors
 from bertkit.bundle.exported import Exported
 from bertkit.errors import ArtifactError, InputError, MissingExtra
 from bertkit.serve.predictor import Model
@@ -108,4 +107,3 @@ def test_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"an exported model needs onnxruntime.*pip install 'bertkit\[onnx\]'"):
         bertkit.load(folder)
-    assert errors.MissingExtra is MissingExtra
