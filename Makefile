@@ -30,6 +30,7 @@ bench: .venv/dev  ## run the benchmarks that need no accelerator (real data: set
 	$(BIN)/python benchmarks/sentence_splitting.py
 	$(BIN)/python benchmarks/data_pipeline.py
 	$(BIN)/python benchmarks/resume_kills.py
+	$(BIN)/python benchmarks/cpu_inference.py
 
 clean:  ## remove the environment and caches
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -20,10 +20,23 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "tasks": {"text", "data", "model"},
     "train": {"text", "data", "model", "tasks"},
     "recipes": {"data", "model", "train"},
-    "bundle": {"text", "model", "tasks"},
+    "bundle": {"text", "data", "model", "tasks"},
     "serve": {"bundle", "text", "data", "model", "tasks"},
-    "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling"},
+    "pipeline": {
+        "text",
+        "data",
+        "model",
+        "tasks",
+        "train",
+        "recipes",
+        "bundle",
+        "serve",
+        "tuning",
+        "distilling",
+        "exporting",
+    },
     "demo": {"pipeline", "stories", "data", "train", "serve"},
+    "exporting": {"data", "model", "bundle", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
     "distilling": {"data", "model", "tasks", "train", "recipes", "bundle", "serve"},
     "console": {"serve"},
@@ -31,7 +44,7 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "serving": {"console", "serve"},
     "cli": {"console", "asking", "serving", "pipeline", "demo", "data", "text", "train"},
     "__main__": {"cli"},
-    "__init__": {"model", "pipeline", "serve", "text"},
+    "__init__": {"exporting", "model", "pipeline", "serve", "text"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -95,9 +108,17 @@ TORCH_FREE = [
 ]
 TORCH_FREE += [f"bertkit.text.{file.stem}" for file in FILES if owner(file) == "text" and file.stem != "__init__"]
 NUMPY_ONLY = {"records", "readers", "windows", "sets", "check", "metrics"}  # file names, wherever they are
+NUMPY_ONLY |= {"batch", "packing", "inputs", "answering", "folder", "exported", "families", "members", "int8"}
+NUMPY_ONLY |= {"predictor", "files", "batching", "http", "guard", "prompting"}  # what answers where a model was exported
 NUMPY_ONLY |= {"task", "classification", "tagging", "qa", "choice", "similarity"}
 TORCH_FREE += [f"bertkit.{owner(file)}.{file.stem}" for file in FILES if file.stem in NUMPY_ONLY]
-TORCH_FREE += ["bertkit.bundle.crc32c", "bertkit.bundle.google", "bertkit.bundle.hub", "bertkit.model.config"]
+TORCH_FREE += [
+    "bertkit.train.results",
+    "bertkit.bundle.crc32c",
+    "bertkit.bundle.google",
+    "bertkit.bundle.hub",
+    "bertkit.model.config",
+]
 
 
 def test_these_modules_import_no_torch():
@@ -133,7 +154,7 @@ def test_tests_mirror_the_package():
     covered = (
         "embeddings feedforward init bert fast classification choice answering network"  # by their users' tests
         " short tiles gelu"  # by tests/model/test_cuda.py
-        " guard"  # by tests/serve/test_http.py
+        " guard folder runner"  # by tests/serve/test_http.py, tests/bundle/test_bundle.py, tests/serve/test_predictor.py
         " positions longformer disentangled family"  # by tests/model/test_family.py and tests/tasks/test_objectives.py
     )
     untested = {*words.split(), *covered.split()}

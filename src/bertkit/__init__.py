@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bertkit.exporting import export
     from bertkit.model.config import Config, sized
     from bertkit.pipeline import convert, create, distill, evaluate, finetune, learn_vocabulary, predict, prepare, pretrain
     from bertkit.serve.predictor import Model, load
@@ -35,6 +36,7 @@ _HOMES = {
     "distill": "bertkit.pipeline",
     "create": "bertkit.pipeline",
     "convert": "bertkit.pipeline",
+    "export": "bertkit.exporting",
 }
 
 __all__ = sorted([*_HOMES, "__version__"])

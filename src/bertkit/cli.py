@@ -318,6 +318,30 @@ def convert(
     print(f"{facts['parameters']['total']:,} parameters → {out}")
 
 
+@app.command(epilog="Example: bertkit export run/model --to onnx --int8 --sample dev.csv --out fast")
+def export(
+    model: Annotated[str, typer.Argument(help="A model folder, a Google checkpoint, or a hub name.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; every verb that asks a model takes it.")],
+    to: Annotated[str, typer.Option(help="onnx, which runs without torch.")] = "onnx",
+    int8: Annotated[bool, typer.Option("--int8", help="Compute in 8 bits, for speed.")] = False,
+    sample: Annotated[Path | None, typer.Option(help="A file of the task: what it tells must stay as good.")] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model for fast answers on a processor, without torch."""
+    from bertkit import pipeline
+    from bertkit.data.readers import Columns
+
+    columns = Columns(text=text, pair=pair, label=label)
+    facts = pipeline.export(model, out, to=to, int8=int8, sample=sample, columns=columns)
+    if as_json:
+        return print_json(facts)
+    for name, value in facts.items():
+        print(f"{name:<20} {value if isinstance(value, str) else f'{value:,.4g}'}")
+
+
 @app.command(epilog="Example: bertkit info bert-base")
 def info(
     model: Annotated[str, typer.Argument(help="A model folder, a Google checkpoint, or a hub name.")], as_json: Json = False

@@ -4,6 +4,7 @@
 - a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (tuning.py has the story)
 - a model and a file of rows ─predict→ the same rows with answers
 - somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
+- a model ─export→ a folder that answers without torch
 """
 
 from __future__ import annotations
@@ -222,13 +223,21 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
 
 def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256) -> Model:
     """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact; with positions, as a Longformer."""
+    from bertkit.bundle.bundle import load_bundle
     from bertkit.bundle.lengthen import lengthen
-    from bertkit.serve.predictor import Model, load
+    from bertkit.serve.predictor import Model
 
-    model = load(source, device="cpu")
+    model = Model(load_bundle(source), device="cpu")
     model = Model(lengthen(model.bundle, positions, window), device="cpu") if positions else model
     model.save(out)
     return model
+
+
+def export(model: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
+    """Writes a model as an ONNX graph that runs without torch; the options are those of `exporting.export`."""
+    from bertkit import exporting
+
+    return exporting.export(model, out, **options)
 
 
 def _begin_with(

@@ -54,7 +54,7 @@ def test_batches_cover_all_sequences_within_the_budget(sizes, shapes):
 @given(lengths)
 def test_fixed_boundaries_cover_the_row_in_short_steps(sizes):
     for _, batch in batches(numbered(sizes), shapes=SHAPES):
-        steps = np.diff(batch.boundaries.numpy())
+        steps = np.diff(batch.boundaries)
         assert batch.boundaries[-1] == SHAPES.budget
         assert (steps >= 0).all()
         assert steps.max() <= batch.longest

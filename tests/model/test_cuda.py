@@ -129,7 +129,7 @@ def test_compiled_without_graph_breaks(dtype, training):
     sequences = [np.random.default_rng(i).integers(1, 1000, size) for i, size in enumerate(SIZES * 4)]
     shapes = set()
     for _, batch in batches(sequences, shapes=SHAPES):
-        batch = batch.to("cuda")
+        batch = batch.map(torch.from_numpy).to("cuda")
         x = compiled(batch)
         assert torch.isfinite(x).all()
         if training:

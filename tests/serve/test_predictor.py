@@ -87,7 +87,7 @@ def test_next_is_a_probability(still):
 
 def test_compiled_answers_are_the_same(still, tokenizer):
     compiled = bertkit.Model(still.bundle, device="cpu", compile=True, budget=256)
-    compiled._encoder = still.network.encoder  # the shapes are what is tested here; compilation is tested elsewhere
+    compiled.runner.encoder = still.network.encoder  # the shapes are what is tested here; compilation is tested elsewhere
     texts = ["mara is a baker .", "a " * 40, "mara"]
     np.testing.assert_allclose(compiled.embed(texts), still.embed(texts), atol=1e-5)
     texts = ["mara is a [MASK] .", "a [MASK] " * 20, "[MASK]"]

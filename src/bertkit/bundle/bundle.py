@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,42 +23,23 @@ from bertkit import __version__
 from bertkit.atomic import new_folder
 from bertkit.bundle import families, google
 from bertkit.bundle.families import Family
+from bertkit.bundle.folder import Bundle, read_facts
 from bertkit.bundle.hub import find_model
-from bertkit.bundle.members import BERT, family_of
-from bertkit.bundle.sentences import read_pooling, write_pooling
-from bertkit.errors import ArtifactError, ConfigError
+from bertkit.bundle.sentences import write_pooling
+from bertkit.errors import ArtifactError
 from bertkit.model.config import Config
-from bertkit.tasks import TASKS
 from bertkit.tasks.network import build_network
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.task import Task, TaskSettings
-from bertkit.text.tokenizer import Tokenizer
 
 log = logging.getLogger("bertkit")
-
-
-@dataclass
-class Bundle:
-    """A network with its tokenizer, and where they come from."""
-
-    network: Any  # Pretraining, or TaskNetwork where there is a task
-    tokenizer: Tokenizer
-    family: Family = BERT
-    provenance: dict[str, Any] = field(default_factory=dict)
-    task: Task | None = None
 
 
 def load_bundle(name: Path | str) -> Bundle:
     """Reads a model folder, a TensorFlow checkpoint or a hub model; weights become 32-bit floats on the CPU."""
     path = find_model(name)
-    settings, file = _read_settings(path)
-    try:
-        family = family_of(settings)
-        config = families.read_config(settings, family)
-        own = _read_json(file.parent / "bertkit.json")
-        task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+    facts = read_facts(path)
+    config, family, task = facts.config, facts.family, facts.task
     weights, tensors = _read_weights(path)
     try:
         state, left_over = families.from_hugging_face(tensors, family, config.layers, _head(task))
@@ -68,37 +49,36 @@ def load_bundle(name: Path | str) -> Bundle:
         raise ArtifactError(f"{weights}: {error}") from error
     if left_over:
         log.warning("%s: left over, not part of this model: %s", weights, ", ".join(left_over))
-    tokenizer = Tokenizer.load(file.parent)
-    if len(tokenizer) > config.vocabulary:
-        raise ArtifactError(
-            f"{file.parent}: the tokenizer has {len(tokenizer):,} pieces, the model knows {config.vocabulary:,}; "
-            "they do not belong together"
-        )
-    provenance = own.get("provenance") or {"source": str(name), "left_over": left_over}
-    return Bundle(network, tokenizer, family, provenance, task)
+    provenance = facts.provenance or {"source": str(name), "left_over": left_over}
+    return Bundle(network, facts.read_tokenizer(), family, provenance, task)
 
 
 def save_bundle(bundle: Bundle, folder: Path | str) -> None:
     """Writes the artifact, whole or not at all."""
-    network, family, task = bundle.network, bundle.family, bundle.task
-    config = network.encoder.config
-    roles = ("pad", "cls", "sep", "mask")
-    settings = {f"{role}_token_id": getattr(bundle.tokenizer, role) for role in roles} | {"dtype": "float32"}
-    settings |= {"architectures": [_architecture(network, family)], **families.write_config(config, family)}
-    settings |= families.write_task(task.settings, family) if task and _head(task) else {}
-    told = asdict(task.settings) if task else "pretraining"
-    own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
+    network, task = bundle.network, bundle.task
     state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    tensors, rest = families.to_hugging_face(state, family, config.layers, _head(task))
+    tensors, rest = families.to_hugging_face(state, bundle.family, network.encoder.config.layers, _head(task))
     with new_folder(folder, marker="config.json") as aside:
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         if rest:
             save_file(rest, aside / "head.safetensors")
-        (aside / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        (aside / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
-        bundle.tokenizer.write_files(aside, max_length=config.positions)
-        if task and task.loss == "vectors":
-            write_pooling(aside, task.settings, config.width)
+        write_facts(bundle, aside)
+
+
+def write_facts(bundle: Bundle, folder: Path) -> None:
+    """All files of an artifact but its weights."""
+    config, family, task = bundle.network.encoder.config, bundle.family, bundle.task
+    roles = ("pad", "cls", "sep", "mask")
+    settings = {f"{role}_token_id": getattr(bundle.tokenizer, role) for role in roles} | {"dtype": "float32"}
+    settings |= {"architectures": [_architecture(bundle.network, family)], **families.write_config(config, family)}
+    settings |= families.write_task(task.settings, family) if task and _head(task) else {}
+    told = asdict(task.settings) if task else "pretraining"
+    own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
+    bundle.tokenizer.write_files(folder, max_length=config.positions)
+    if task and task.loss == "vectors":
+        write_pooling(folder, task.settings, config.width)
 
 
 def _architecture(network: Any, family: Family) -> str:
@@ -109,45 +89,10 @@ def _architecture(network: Any, family: Family) -> str:
     return next(family.classes[known] for known in (heads, heads[:1], ()) if known in family.classes)
 
 
-def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
-    """The task that bertkit.json tells, or else config.json."""
-    if isinstance(own, dict):
-        known = {f.name for f in fields(TaskSettings)}
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
-        theirs = TaskSettings(**values)
-    if theirs is None:
-        return None
-    if theirs.task not in TASKS:
-        raise ConfigError(f"bertkit.json names the task {theirs.task!r}; expected one of {', '.join(TASKS)}")
-    return TASKS[theirs.task](theirs)
-
-
 def _head(task: Task | None) -> str:
     """The task under which transformers has a class for the network; "" where its head lies in head.safetensors."""
     told = task.settings if task else TaskSettings()
     return told.task if task and task.loss != "vectors" and not told.features and not told.lstm else ""
-
-
-def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
-    """The config of a folder or checkpoint, and the file it stood in."""
-    folder = path if path.is_dir() else path.parent
-    for name in ("config.json", "bert_config.json"):
-        if (folder / name).is_file():
-            return _read_json(folder / name), folder / name
-    raise ArtifactError(f"{folder}: no config.json (or bert_config.json) here; expected a model folder")
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """An object from a JSON file; {} if there is no file."""
-    if not file.exists():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not readable as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file}: expected a JSON object, found {type(content).__name__}")
-    return content
 
 
 def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:

@@ -9,14 +9,14 @@ import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ArtifactError, ConfigError
 from bertkit.model.config import MEMBERS, Config
 from bertkit.tasks.task import TaskSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Settings = Mapping[str, Any]  # of a config.json
 Table = Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
@@ -133,7 +133,7 @@ def from_hugging_face(
     """Our parameters from theirs, and the names that were left over. What is absent here is simply absent there."""
     rest = {_modern_name(name, family): tensor for name, tensor in tensors.items()}
     _untie(rest, family)
-    state = dict[str, Tensor]()
+    state: dict[str, Tensor] = {}
     for ours, theirs in _expanded(family, layers, task).items():
         if all(name in rest for name in theirs):
             parts = [rest.pop(name) for name in theirs]
@@ -145,7 +145,8 @@ def to_hugging_face(
     state: Mapping[str, Tensor], family: Family, layers: int, task: str = ""
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Their parameters from ours, and ours that they have no name for. Without their heads, names go without prefix."""
-    tensors, rest = dict[str, Tensor](), dict(state)
+    tensors: dict[str, Tensor] = {}
+    rest = dict(state)
     for ours, theirs in _expanded(family, layers, task).items():
         if ours in rest:
             parts = rest.pop(ours).chunk(len(theirs))
@@ -201,7 +202,7 @@ def _untie(tensors: dict[str, Tensor], family: Family) -> None:
         tensors.pop(f"{family.decoder}.weight", None),
         tensors.get(str(family.names["encoder.embeddings.pieces.weight"])),
     )
-    if decoder is not None and pieces is not None and not torch.equal(decoder, pieces):
+    if decoder is not None and pieces is not None and not decoder.equal(pieces):
         raise ArtifactError(
             f"{family.decoder}.weight differs from the word embeddings; "
             "a decoder of its own is not supported, expected one tied to the embeddings"
@@ -212,6 +213,8 @@ def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:
     if len({part.shape for part in parts}) > 1:
         shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in zip(names, parts, strict=True))
         raise ArtifactError(f"query, key and value differ in shape: {shapes}; expected one shape")
+    import torch  # what reads a config must do without
+
     return torch.cat(parts)
 
 

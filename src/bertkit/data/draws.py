@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+EPOCH = 2**40  # a cursor is epoch · EPOCH + the next of it
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 

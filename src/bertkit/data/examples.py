@@ -14,17 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertkit.data.draws import draw, permute, uniform
+from bertkit.data.draws import EPOCH, draw, permute, uniform
 from bertkit.data.masking import Masking, Row, choose
 from bertkit.data.masking import replace as replace_ids
-from bertkit.data.packing import Shapes, pack_row
+from bertkit.data.packing import Shapes, lay_row
 from bertkit.data.pairs import Spans, plan_spans
 from bertkit.data.store import Store
 from bertkit.data.windows import NOTHING
 from bertkit.errors import DataError
 from bertkit.model.batch import Batch
-
-EPOCH = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +154,7 @@ class ExampleSource:
             fates = draw(self.seed, 5, examples.epoch, examples.numbers[row.owners], positions)
             ids = replace_ids(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
             places, targets = np.flatnonzero(chosen), row.ids[chosen]
-        packed = pack_row(ids, segments, spans.sizes, self.shapes, grids=self.grids)
+        packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids).map(torch.from_numpy)
         labels = spans.label if self.settings.pairs != "none" else np.full(len(spans), NOTHING)
         return PretrainingBatch(
             batch=packed,

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from bertkit.data.draws import permute
-from bertkit.data.examples import EPOCH
-from bertkit.data.packing import Shapes, pack_row
+from bertkit.data.draws import EPOCH, permute
+from bertkit.data.packing import Shapes, lay_row
 from bertkit.data.windows import NOTHING, Input, Layout, known
 from bertkit.model.batch import Batch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Unit = Sequence[Input]
 
@@ -42,8 +43,8 @@ class TaskBatch:
     def to(self, device: torch.device | str) -> Self:
         return self.map(lambda tensor: tensor.to(device))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with each tensor changed."""
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """The same with each tensor or array changed."""
         features = None if self.features is None else change(self.features)
         batch, places, groups, targets = (
             self.batch.map(change),
@@ -56,11 +57,18 @@ class TaskBatch:
 
 def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
     """One batch of all the units' inputs, in their order."""
+    import torch  # what lays batches out must do without
+
+    return lay_units(units, layout, shapes, grids=grids).map(torch.from_numpy)
+
+
+def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
+    """The same as arrays."""
     inputs = [one for unit in units for one in unit]
     sizes = np.array([len(one) for one in inputs], np.int64)
     begins = np.cumsum(sizes) - sizes
     ids, segments = (np.concatenate([getattr(one, name) for one in inputs]) for name in ("ids", "segments"))
-    batch = pack_row(ids, segments, sizes, shapes, grids=grids)
+    batch = lay_row(ids, segments, sizes, shapes, grids=grids)
     counts = [sum(len(one.places) for one in unit) for unit in units] if layout.by_unit else [len(i.places) for i in inputs]
     places = np.concatenate([one.places + begin for one, begin in zip(inputs, begins, strict=True)])
     groups = np.repeat(np.arange(len(counts)), counts)
@@ -72,8 +80,8 @@ def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = No
         places, groups = _filled(places, room, 0), _filled(groups, room, batch.sequences)
         filler = float("nan") if targets.dtype.kind == "f" else NOTHING
         targets = _filled(targets, batch.sequences if layout.picks else room, filler)
-    tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in (places, groups, targets)]
-    return TaskBatch(batch, tensors[0], tensors[1], tensors[2], count, len(ids))
+    arrays: Any = [np.ascontiguousarray(values) for values in (places, groups, targets)]
+    return TaskBatch(batch, arrays[0], arrays[1], arrays[2], count, len(ids))
 
 
 def _targets(units: Sequence[Unit], inputs: list[Input], layout: Layout, begins: np.ndarray) -> np.ndarray:

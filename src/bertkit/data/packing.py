@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
 
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
@@ -45,14 +45,21 @@ class Shapes:
 
 def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
     """One batch of all the given sequences, in their order."""
+    import torch  # what lays batches out must do without
+
+    return lay(ids, segments, shapes).map(torch.from_numpy)
+
+
+def lay(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
+    """The same as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
         raise InputError("a batch needs at least one sequence, and each sequence at least one token")
     row = np.concatenate(ids)
-    return pack_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes)
+    return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes)
 
 
-def pack_row(
+def lay_row(
     ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Shapes | None = None, *, grids: bool = True
 ) -> Batch:
     """One batch of sequences that lie one after the other already; without grids it serves the packed kernel alone."""
@@ -67,10 +74,10 @@ def pack_row(
         ids=_row(ids, fill),
         segments=_row(segments, fill),
         positions=_row(positions, fill),
-        boundaries=torch.from_numpy(_boundaries(ends, longest, shapes)),
+        boundaries=_boundaries(ends, longest, shapes),  # type: ignore[arg-type]
         longest=longest,
         buckets=tuple(_bucket(grid, sizes, ends - sizes) for grid in parts),
-        order=_row(_order(parts, sizes) + positions, fill) if grids else torch.empty(0, dtype=torch.int64),
+        order=_row(_order(parts, sizes) + positions, fill) if grids else _row(ids[:0], 0),
     )
 
 
@@ -81,11 +88,11 @@ def batches(
     budget: int = BUDGET,
     shapes: Shapes | None = None,
 ) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Batches of like lengths, longest first, each with the indices of its sequences."""
+    """Batches of like lengths as arrays, longest first, each with the indices of its sequences."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     for members in group_by_length(sizes, shapes.budget if shapes else budget, shapes):
         part = None if segments is None else [segments[index] for index in members]
-        yield members, pack([ids[index] for index in members], part, shapes)
+        yield members, lay([ids[index] for index in members], part, shapes)
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ def _bucket(grid: _Grid, sizes: np.ndarray, begins: np.ndarray) -> Bucket:
     tokens = first[:, None] + np.minimum(column, lengths[:, None] - 1)
     inside = column < lengths[:, None]
     full = inside.all() and grid.rows == len(grid.members)
-    return Bucket(torch.from_numpy(tokens), None if full else torch.from_numpy(inside[:, None, None, :]))
+    return Bucket(tokens, None if full else inside[:, None, None, :])  # type: ignore[arg-type]
 
 
 def _order(grids: list[_Grid], sizes: np.ndarray) -> np.ndarray:
@@ -141,8 +148,8 @@ def _boundaries(ends: np.ndarray, longest: int, shapes: Shapes | None) -> np.nda
     return bounds.astype(np.int32)
 
 
-def _row(values: np.ndarray, fill: int) -> torch.Tensor:
-    return torch.from_numpy(np.concatenate([values, np.zeros(fill, np.int64)], dtype=np.int64))
+def _row(values: np.ndarray, fill: int) -> Any:
+    return np.concatenate([values, np.zeros(fill, np.int64)], dtype=np.int64)
 
 
 def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[np.ndarray]:

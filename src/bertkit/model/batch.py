@@ -1,5 +1,7 @@
 """A packed batch: all tokens of all sequences in one row, and where each sequence begins and ends.
 
+It is laid out in numpy and computed in torch, or by ONNX Runtime where there is no torch; `map` takes it there.
+
 T tokens, B sequences, n sequences of a bucket, L its length.
 """
 
@@ -7,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Bucket:
     @property
     def there(self) -> Tensor:
         """The same as [n, L], in any case."""
-        return torch.ones_like(self.tokens, dtype=torch.bool) if self.inside is None else self.inside[:, 0, 0]
+        return self.tokens >= 0 if self.inside is None else self.inside[:, 0, 0]
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ class Batch:
         """The same batch on another device."""
         return self.map(lambda tensor: tensor.to(device))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same batch with each of its tensors changed."""
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """The same batch with each of its tensors or arrays changed."""
         rows = {name: change(getattr(self, name)) for name in ("ids", "segments", "positions", "boundaries", "order")}
         grids = (Bucket(change(b.tokens), None if b.inside is None else change(b.inside)) for b in self.buckets)
         return replace(self, **rows, buckets=tuple(grids))  # type: ignore[arg-type]

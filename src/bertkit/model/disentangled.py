@@ -47,7 +47,7 @@ class DisentangledAttention(Attention):
         place_q, place_k, _ = of_places.unbind(1)  # [2 S, H, K] each
         to_place = torch.einsum("nhlk,dhk->nhld", q, place_k[self._rows(-ahead)])
         from_place = torch.einsum("nhlk,dhk->nhld", k, place_q[self._rows(ahead)])
-        return skewed(to_place) + skewed(from_place).mT
+        return skewed(to_place) + skewed(from_place).transpose(2, 3)
 
     def _rows(self, distance: Tensor) -> Tensor:
         return bucket_distances(distance, self.buckets, self.positions)

@@ -23,7 +23,7 @@ def attend_near(
     """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near; `far`: keys and values [n, H, G, K]
     that everybody sees, and which of them are there [n, G]."""
     n, heads, length, width = q.shape
-    blocks = -(-length // window)
+    blocks = (length + window - 1) // window
     fill = blocks * window - length
     q = F.pad(q, (0, 0, 0, fill)).view(n, heads, blocks, window, width).transpose(1, 2).flatten(0, 1)  # [n·b, H, w, K]
     k, v = (_neighbours(x, window, fill) for x in (k, v))  # [n·b, H, 3 w, K]

@@ -5,6 +5,8 @@ T tokens, D width, n sequences of a bucket, L its length, H heads, K head width,
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,7 +41,9 @@ class LongAttention(Attention):
         q, k, v = in_grid(qkv, bucket)  # [n, H, L, K]
         inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
-        at = seen.int().argsort(dim=1, descending=True, stable=True)[:, : int(seen.sum(1).max())]  # [n, G]
+        early = torch.arange(inside.shape[1], 0, -1, device=seen.device)
+        most: Any = seen.sum(1).max().clamp(min=1)  # a tensor, which tracing sees
+        at = (seen * early).topk(most, dim=1).indices  # [n, G]
         there = seen.gather(1, at)
         far_k, far_v = _pick(k, at), _pick(v, at)
         mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (far_k, far_v, there))
@@ -65,8 +69,8 @@ class LongAttention(Attention):
 def choose_global(batch: Batch, choice: str) -> Tensor:
     """Which tokens are global [T]: none, each sequence's first, what is before the first [SEP], or what is behind it."""
     first, second = batch.positions == 0, batch.segments > 0
-    after = torch.roll(second, -1) & ~second  # the separator behind the first part
-    begins = second & ~torch.roll(second, 1)  # the separator, if doubled, before the second
+    after = torch.roll(second, -1, 0) & ~second  # the separator behind the first part
+    begins = second & ~torch.roll(second, 1, 0)  # the separator, if doubled, before the second
     none = torch.zeros_like(first)
     return {"none": none, "first": first, "question": ~second & ~after, "options": second & ~begins}[choice]
 

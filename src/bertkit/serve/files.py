@@ -21,16 +21,14 @@ from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bertkit.atomic import new_file
-from bertkit.bundle.bundle import Bundle, load_bundle
+from bertkit.bundle.exported import Exported, open_bundle
+from bertkit.bundle.folder import Bundle
 from bertkit.data import readers
 from bertkit.data.engines import ENGINES
 from bertkit.data.readers import BadRow, Columns, Row, Table
 from bertkit.data.records import Choice, Words, texts
 from bertkit.errors import DataError, InputError, import_extra
-from bertkit.model.device import find_device
 from bertkit.progress import bar
 from bertkit.serve.predictor import MANY, Model, name_entities, word_spans
 from bertkit.tasks.answering import answer_records
@@ -124,9 +122,7 @@ class Answerer:
     """A worker: a chunk in; the bytes of its part, and its bad rows out."""
 
     def __init__(self, bundle: Bundle, source: Table, form: Format, device: str, precision: str, threads: int):
-        if threads:
-            torch.set_num_threads(threads)
-        self.model, self.task = Model(bundle, device=device, precision=precision), _task(bundle)
+        self.model, self.task = Model(bundle, device=device, precision=precision, threads=threads), _task(bundle)
         self.source, self.form = source, form
 
     def __call__(self, chunk: Chunk) -> tuple[bytes, list[Row]]:
@@ -199,9 +195,9 @@ def predict_file(
     """Writes the rows of `data` with a model's answers to `out`; run again, it goes on where it stopped."""
     data, out, begin = Path(data), Path(out), time.monotonic()
     _check(data, out, bad, engine, workers)
-    bundle, parts = load_bundle(model), out.with_name(f"{out.name}.parts")
+    bundle, parts = open_bundle(model), out.with_name(f"{out.name}.parts")
     source, form = _open(bundle, data, columns, bad, all_classes)
-    settings = _settings(bundle, source, form) | {"device": str(find_device(device)), "precision": precision}
+    settings = _settings(bundle, source, form) | {"device": _device(bundle, device), "precision": precision}
     done = _begin(parts, out, settings, fresh)
     threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else 0
     make = partial(Answerer, bundle, replace(source), form, device, precision, threads)
@@ -228,6 +224,15 @@ def _check(data: Path, out: Path, bad: str, engine: str, workers: int) -> None:
 def _task(bundle: Bundle) -> str:
     """What the model is asked; without a task, for vectors."""
     return bundle.task.settings.task if bundle.task else "similarity"
+
+
+def _device(bundle: Bundle, name: str) -> str:
+    """Where the answers are computed."""
+    if isinstance(bundle.network, Exported):
+        return "cpu"
+    from bertkit.model.device import find_device
+
+    return str(find_device(name))
 
 
 def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool) -> tuple[Source, Format]:
@@ -276,9 +281,13 @@ def _count(data: Path) -> int:
 def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
     """What the answers depend on."""
     facts, model = source.path.stat(), hashlib.sha256(bundle.tokenizer.content.encode())
-    model.update(repr((bundle.network.encoder.config, bundle.task and bundle.task.settings)).encode())
-    for tensor in bundle.network.state_dict().values():
-        model.update(tensor.contiguous().numpy().data)
+    network, task = bundle.network, bundle.task and bundle.task.settings
+    if isinstance(network, Exported):
+        model.update(repr((network.config, task, network.checksums())).encode())
+    else:
+        model.update(repr((network.encoder.config, task)).encode())
+        for tensor in network.state_dict().values():
+            model.update(tensor.contiguous().numpy().data)
     with open(source.path, "rb") as stream:
         head = hashlib.sha256(stream.read(HEAD)).hexdigest()
     given = {"input size": facts.st_size, "input time": facts.st_mtime_ns, "input head": head, "model": model.hexdigest()}

@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
-from bertkit.data.packing import BUDGET, Shapes, batches
+from bertkit.bundle.exported import Exported, open_bundle
+from bertkit.bundle.folder import Bundle
+from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import PRECISIONS, compiled, find_device
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.choice import Chosen
-from bertkit.tasks.metrics import entities
+from bertkit.tasks.metrics import entities, softmax
 from bertkit.tasks.qa import Answered
 from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings
@@ -42,6 +40,7 @@ ANSWERS = {  # task → the verb that asks for it
     "choice": "choose",
     "similarity": "embed",
 }
+HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
 MANY = 256  # texts from which on a progress bar is worth its line
 
 
@@ -78,29 +77,31 @@ class Entity(NamedTuple):
 
 
 def load(
-    name: Path | str, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = BUDGET
+    name: Path | str, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = 0
 ) -> Model:
-    """Reads a model folder, a Google checkpoint or a hub model, ready for questions."""
-    return Model(load_bundle(name), device=device, precision=precision, compile=compile, budget=budget)
+    """Reads a model folder, an exported one too, a Google checkpoint or a hub model, ready for questions."""
+    return Model(open_bundle(name), device=device, precision=precision, compile=compile, budget=budget)
 
 
 class Model:
-    """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches."""
+    """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches; `budget`: tokens of a
+    batch, 0 for as many as suit; `threads`: of a processor, 0 for all."""
 
     def __init__(
-        self, bundle: Bundle, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = BUDGET
+        self,
+        bundle: Bundle,
+        *,
+        device: str = "auto",
+        precision: str = "fp32",
+        compile: bool = False,
+        budget: int = 0,
+        threads: int = 0,
     ):
-        if precision not in PRECISIONS:
-            raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
-        self.bundle, self.tokenizer, self.precision = bundle, bundle.tokenizer, precision
-        self.device = find_device(device)
-        self.network = bundle.network.to(self.device, PRECISIONS[precision]).eval()
-        self.config = self.network.encoder.config
-        self.budget = max(budget, self.config.positions)
+        self.bundle, self.tokenizer, self.precision, self.network = bundle, bundle.tokenizer, precision, bundle.network
+        self.runner = _runner(bundle.network, device, precision, compile, threads)
+        self.device, self.config = self.runner.device, self.runner.config
+        self.budget = max(budget or self.runner.budget, self.config.positions)
         self.shapes = _shapes(self.budget, self.config.positions) if compile else None
-        self.encoder: Callable[..., Tensor] = self.network.encoder
-        if compile:
-            self.encoder = compiled(self.network.encoder)
 
     @overload
     def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...  # type: ignore[overload-overlap]
@@ -110,7 +111,7 @@ class Model:
         """The likeliest pieces for each [MASK] of a text; a list of texts gives a list of answers."""
         if isinstance(texts, str):
             return self.fill([texts], top=top, truncate=truncate)[0]
-        if getattr(self.network, "masked", None) is None:
+        if not self.runner.can("masked"):
             raise ArtifactError("this model has no masked-language head; fill needs one that was pre-trained with it")
         if not 1 <= top <= self.config.vocabulary:
             raise InputError(f"top is {top}; expected 1 to {self.config.vocabulary:,}")
@@ -129,7 +130,7 @@ class Model:
         if pooling not in POOLINGS:
             raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
         encodings = self.encode_texts(texts, truncate=truncate)
-        pool = self._pool_first if pooling == "cls" else partial(self._pool, kind=pooling)
+        pool = partial(self.runner.pooled, kind=pooling)
         vectors = np.array(self.each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
@@ -139,12 +140,7 @@ class Model:
         if bad := [layer for layer in layers if not -count <= layer < count]:
             raise InputError(f"no layer {bad[0]}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
         encodings = self.encode_texts(texts, truncate=truncate)
-
-        def choose(batch: Batch) -> list[np.ndarray]:
-            states = self.network.encoder.hidden_states(batch)
-            return _split(torch.stack([states[layer] for layer in layers], 1), batch)
-
-        vectors = self.each("encoding", encodings, choose)
+        vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
         return [
             Features(self._spelled(encoding), encoding.offsets, found.swapaxes(0, 1))
             for encoding, found in zip(encodings, vectors, strict=True)
@@ -153,12 +149,7 @@ class Model:
     def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
         """Who looks at whom, in every layer and head."""
         encodings = self.encode_texts(texts, truncate=truncate)
-
-        def look(batch: Batch) -> list[np.ndarray]:
-            layers = self.network.encoder.attention_weights(batch)
-            return [torch.stack(one).float().cpu().numpy() for one in zip(*layers, strict=True)]
-
-        found = self.each("looking", encodings, look)
+        found = self.each("looking", encodings, self.runner.looks)
         return [Attention(self._spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
 
     def _spelled(self, encoding: Encoding) -> list[str]:
@@ -172,14 +163,11 @@ class Model:
         """How likely it is that b follows a; two lists give an array."""
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
-        if getattr(self.network, "next", None) is None or self.network.encoder.pooler is None:
+        if not self.runner.can("next"):
             raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
-
-        def judge(batch: Batch) -> list[float]:
-            logits = self.network.next_logits(self.encoder(batch, batch.firsts))
-            return logits.float().softmax(-1)[:, 0].tolist()
-
-        return np.array(self.each("judging", self.encode_texts(a, b, truncate=truncate), judge), np.float32)
+        encodings = self.encode_texts(a, b, truncate=truncate)
+        judged = self.each("judging", encodings, lambda batch: softmax(self.runner.next_logits(batch))[:, 0])
+        return np.array(judged, np.float32)
 
     @overload
     def classify(self, texts: str, pairs: str | None = None) -> Any: ...  # type: ignore[overload-overlap]
@@ -241,10 +229,14 @@ class Model:
                 raise InputError(f"sequence {index + 1} holds id {bad}; expected 0 to {self.config.vocabulary - 1}")
             self._check_length(len(row), f"sequence {index + 1}")
         encodings = [Encoding(row, np.zeros_like(row), np.zeros((len(row), 2)), np.zeros(len(row), bool)) for row in rows]
-        return self.each("encoding", encodings, lambda batch: _split(self.encoder(batch), batch))
+        return self.each("encoding", encodings, lambda batch: _split(self.runner.vectors(batch), batch))
 
     def save(self, folder: Path | str) -> None:
         """Writes the artifact, whole or not at all."""
+        if isinstance(self.network, Exported):
+            raise ArtifactError("this model was exported; copy its folder, or save the model it was made of")
+        from bertkit.bundle.bundle import save_bundle
+
         save_bundle(self.bundle, folder)
 
     def describe(self) -> dict[str, Any]:
@@ -257,7 +249,7 @@ class Model:
             "family": self.bundle.family.name,
             **told,
             **shape,
-            "parameters": _parameters(self.network),
+            "parameters": self.runner.parameters(),
             "vocabulary": {"pieces": len(tokenizer), "cased": tokenizer.cased, "max_word": tokenizer.max_word},
             "answers": self.answers(),
             "provenance": self.bundle.provenance,
@@ -267,8 +259,7 @@ class Model:
         """What this model can be asked."""
         if task := self.bundle.task:
             return ["embed", "features", ANSWERS[task.settings.task]]
-        extra = {"fill": self.network.masked, "next": self.network.next}
-        return ["embed", "features", *(name for name, head in extra.items() if head is not None)]
+        return ["embed", "features", *(verb for verb, head in HEADS.items() if self.runner.can(head))]
 
     def encode_texts(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
@@ -289,14 +280,13 @@ class Model:
         if not 1 <= length <= self.config.positions:
             raise InputError(f"{what} has {length} pieces; this model takes 1 to {self.config.positions}{advice}")
 
-    @torch.inference_mode()
     def each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """Answers batch by batch, returned in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
         done = 0
         with _maybe_bar(title, len(encodings)) as show:
             for members, batch in self._batches(encodings):
-                for index, found in zip(members.tolist(), answer(batch.to(self.device)), strict=False):
+                for index, found in zip(members.tolist(), answer(batch), strict=False):
                     answers[index] = found
                 done += len(members)
                 show(done)
@@ -307,23 +297,16 @@ class Model:
         return batches(ids, segments, budget=self.budget, shapes=self.shapes)
 
     def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
-        places = (batch.ids == self.tokenizer.mask).nonzero().flatten()
-        logits = self.network.masked_logits(self.encoder(batch, places)).float()
-        chances, pieces = logits.softmax(-1).topk(top)
+        places = np.flatnonzero(np.asarray(batch.ids) == self.tokenizer.mask)
+        chances = softmax(self.runner.masked_logits(batch, places))
+        pieces = _largest(chances, top)
+        chances = np.take_along_axis(chances, pieces, 1)
         answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
-        owners = torch.searchsorted(batch.boundaries, places.int(), right=True) - 1
+        owners = np.searchsorted(np.asarray(batch.boundaries), places, side="right") - 1
         for owner, row, chance in zip(owners.tolist(), pieces.tolist(), chances.tolist(), strict=True):
             names = (self.tokenizer.vocabulary[index] if index < len(self.tokenizer) else f"[{index}]" for index in row)
             answers[owner].append([Candidate(*found) for found in zip(names, chance, strict=True)])
         return answers
-
-    def _pool(self, batch: Batch, kind: str) -> np.ndarray:
-        x = self.encoder(batch).float()
-        lengths = batch.boundaries.long().diff()
-        return torch.segment_reduce(x, kind, lengths=lengths, axis=0).cpu().numpy()
-
-    def _pool_first(self, batch: Batch) -> np.ndarray:
-        return self.encoder(batch, batch.firsts).float().cpu().numpy()
 
 
 def word_spans(pieces: Pieces, text: str) -> list[tuple[int, int]]:
@@ -343,6 +326,23 @@ def name_entities(text: str, words: list[tuple[int, int]], answer: Tagged) -> li
     return found
 
 
+def _runner(network: Any, device: str, precision: str, compile: bool, threads: int) -> Any:
+    """What computes the network: ONNX Runtime if it was exported, else torch."""
+    if not isinstance(network, Exported):
+        from bertkit.serve.runner import Runner
+
+        return Runner(network, device, precision, compile, threads)
+    if device not in ("auto", "cpu") or precision != "fp32" or compile:
+        raise InputError(f"device {device!r}, precision {precision!r}: an exported model runs as it is, on the processor")
+    return network.with_threads(threads)
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Where the largest of each row are [M, count], the largest first."""
+    found = np.argpartition(-values, count - 1, axis=1)[:, :count]
+    return np.take_along_axis(found, np.argsort(-np.take_along_axis(values, found, 1), axis=1, kind="stable"), 1)
+
+
 def _shapes(budget: int, positions: int) -> Shapes:
     """Lengths that double up to the model's longest."""
     lengths = [positions]
@@ -351,20 +351,10 @@ def _shapes(budget: int, positions: int) -> Shapes:
     return Shapes(budget, tuple(lengths))
 
 
-def _split(x: Tensor, batch: Batch) -> list[np.ndarray]:
+def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:
     """The rows of each sequence."""
     bounds = batch.boundaries.tolist()
-    rows = x.float().cpu().numpy()
     return [rows[begin:end].copy() for begin, end in pairwise(bounds)]
-
-
-def _parameters(network: torch.nn.Module) -> dict[str, int]:
-    """Parameters by part, and in all."""
-    parts = {"embeddings": 0, "blocks": 0, "pooler": 0, "heads": 0}
-    for name, parameter in network.named_parameters():
-        part = name.split(".")[1] if name.startswith("encoder.") else "heads"
-        parts[part if part in parts else "blocks"] += parameter.numel()
-    return parts | {"total": sum(parts.values())}
 
 
 def _maybe_bar(title: str, count: int) -> AbstractContextManager[Show]:

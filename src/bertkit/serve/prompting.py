@@ -22,7 +22,7 @@ class Prompt:
     """A model, its patterns such as "{text} It was [MASK]." and the word that stands for each label."""
 
     def __init__(self, model: Model, patterns: Sequence[str], words: Mapping[str, str], examples: Sequence[Record] = ()):
-        if getattr(model.network, "masked", None) is None:
+        if not model.runner.can("masked"):
             raise ArtifactError("this model has no masked-language head; prompt needs one that was pre-trained with it")
         for pattern in patterns:
             if "{text}" not in pattern or pattern.count("[MASK]") != 1:
@@ -66,9 +66,9 @@ class Prompt:
         return np.array(self.model.each("prompting", encodings, self._judge))
 
     def _judge(self, batch: Batch) -> list[list[float]]:
-        places = (batch.ids == self.model.tokenizer.mask).nonzero().flatten()
-        logits = self.model.network.masked_logits(self.model.encoder(batch, places)).float()
-        return logits.log_softmax(-1)[:, self.ids].tolist()
+        places = np.flatnonzero(np.asarray(batch.ids) == self.model.tokenizer.mask)
+        chances = softmax(self.model.runner.masked_logits(batch, places))
+        return np.log(chances[:, self.ids].clip(1e-30)).tolist()
 
 
 def _only_piece(model: Model, word: str) -> int:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
-from bertkit.data.inputs import pack_units
+from bertkit.data.inputs import TaskBatch, lay_units
 from bertkit.data.packing import BUDGET, group_by_length
 from bertkit.data.windows import Input
-from bertkit.model.device import autocast
 from bertkit.progress import Show, show_nothing
-from bertkit.tasks.network import TaskNetwork
 from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import torch
 
 CHUNK = 1024  # records whose logits are held at once
 
 
-@torch.inference_mode()
+class Teller(Protocol):
+    """What tells a task's logits: a network, or one that was exported."""
+
+    def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray: ...
+
+
 def answer_records(
-    networks: Sequence[TaskNetwork],
+    networks: Sequence[Teller],
     task: Task,
     tokenizer: Tokenizer,
     records: Sequence[Any],
@@ -37,8 +43,7 @@ def answer_records(
         part = records[begin:end]
         units = task.units(part, tokenizer)
         inputs = [one for unit in units for one in unit]
-        with autocast(device, precision):
-            found = [_logits(network, task, inputs, device, budget) for network in networks]
+        found = [_logits(partial(one.tell, device=device, precision=precision), task, inputs, budget) for one in networks]
         logits = iter([np.mean(each, axis=0) for each in zip(*found, strict=True)] if len(found) > 1 else found[0])
         yield from task.answers(part, units, [[next(logits) for _ in unit] for unit in units])
         show(end)
@@ -55,15 +60,12 @@ def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _logits(
-    network: TaskNetwork, task: Task, inputs: Sequence[Input], device: torch.device, budget: int
-) -> list[np.ndarray]:
+def _logits(tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequence[Input], budget: int) -> list[np.ndarray]:
     """[M, C] for each input, computed in batches of like lengths."""
     logits: list[Any] = [None] * len(inputs)
     sizes = np.array([len(one) for one in inputs], np.int64)
     for members in group_by_length(sizes, max(budget, int(sizes.max(initial=0)))):
-        data = pack_units([[inputs[index]] for index in members], task.layout)
-        rows = network.logits(data.to(device)).float().cpu().numpy()
+        rows = tell(lay_units([[inputs[index]] for index in members], task.layout))
         ends = np.cumsum([len(inputs[index].places) for index in members])
         for index, found in zip(members.tolist(), np.split(rows, ends[:-1]), strict=True):
             logits[index] = found

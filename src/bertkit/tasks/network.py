@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from bertkit.errors import InputError
 from bertkit.model.attention import Wanted, picked
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
+from bertkit.model.device import autocast
 from bertkit.model.dropout import Dropout
 from bertkit.model.encoder import Encoder
 from bertkit.model.init import initialize
@@ -62,6 +64,12 @@ class TaskNetwork(nn.Module):
     def logits(self, data: TaskBatch) -> Tensor:
         """[M, C]"""
         return self.judged(self.read(data, data.places))
+
+    @torch.inference_mode()
+    def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
+        """The logits of a batch of arrays, as an array."""
+        with autocast(device, precision):
+            return self.logits(data.map(torch.from_numpy).to(device)).float().cpu().numpy()
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """The logits from a vector for each token [T, D]."""

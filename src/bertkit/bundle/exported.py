@@ -1,0 +1,149 @@
+"""A network as an ONNX graph that ONNX Runtime computes: arrays in, arrays out, and no torch anywhere.
+
+bundle/onnx.py makes the graph. It takes a packed batch as it is, the places whose vectors are wanted, and which of these are
+told something by the heads there are:
+
+    ids, segments [T]  boundaries [B + 1]  places [M]  told [N]  →  vectors [M, D]  logits, masked, next [N, …]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.atomic import checksum
+from bertkit.bundle.folder import Bundle, Facts, read_facts
+from bertkit.bundle.hub import find_model
+from bertkit.errors import ArtifactError, BertkitError, InputError, import_extra
+from bertkit.model.batch import Batch
+from bertkit.text import protobuf
+
+GRAPH = "model.onnx"
+SHARE = 256  # tokens of a batch for each core: what they become stays in its cache
+PARTS = {  # where in a graph's messages tensors may lie: message → field → message
+    "model": {7: "graph", 20: "training", 25: "function"},
+    "training": {1: "graph", 2: "graph"},
+    "function": {7: "node", 11: "attribute"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "entry"},  # of a table that says where its data lies, if not here
+}
+
+
+def open_bundle(name: Path | str) -> Bundle:
+    """Reads an exported folder, or whatever else is a model."""
+    path = find_model(name)
+    if (path / GRAPH).is_file() and not (path / "model.safetensors").exists():
+        facts = read_facts(path)
+        return Bundle(Exported(facts), facts.read_tokenizer(), facts.family, facts.provenance, facts.task)
+    from bertkit.bundle.bundle import load_bundle
+
+    return load_bundle(name)
+
+
+class Exported:
+    """Does for a model what serve/runner.py does with torch. Inner layers and attention were not kept."""
+
+    device = "cpu"
+
+    def __init__(self, facts: Facts, threads: int = 0):
+        self.facts, self.config, self.threads = facts, facts.config, threads or os.cpu_count() or 1
+        self.budget = SHARE * self.threads
+        self.session = start(facts.folder / GRAPH, self.threads)
+        self.outputs = {output.name for output in self.session.get_outputs()}
+
+    def __reduce__(self) -> Any:
+        return Exported, (self.facts, self.threads)
+
+    def with_threads(self, threads: int) -> Exported:
+        return Exported(self.facts, threads) if threads not in (0, self.threads) else self
+
+    def can(self, head: str) -> bool:
+        """Whether the network had a head of that name."""
+        return head in self.outputs
+
+    def parameters(self) -> dict[str, int]:
+        """By part, before it was exported."""
+        return self.facts.provenance.get("parameters", {})
+
+    def checksums(self) -> list[str]:
+        return [checksum(file) for file in sorted(self.facts.folder.glob(f"{GRAPH}*"))]
+
+    def vectors(self, batch: Batch) -> np.ndarray:
+        """[T, D]"""
+        return self._run("vectors", batch, np.arange(len(batch.ids)))
+
+    def pooled(self, batch: Batch, kind: str) -> np.ndarray:
+        """One vector for each sequence [B, D]: its pieces' mean or maximum, or its first one's."""
+        bounds = np.asarray(batch.boundaries)
+        if kind == "cls":
+            return self._run("vectors", batch, bounds[:-1])
+        if kind == "max":
+            return np.maximum.reduceat(self.vectors(batch), bounds[:-1])
+        return np.add.reduceat(self.vectors(batch), bounds[:-1]) / np.diff(bounds)[:, None]
+
+    def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
+        """[M, V]"""
+        return self._run("masked", batch, places)
+
+    def next_logits(self, batch: Batch) -> np.ndarray:
+        """[B, 2]"""
+        return self._run("next", batch, batch.boundaries[:-1])
+
+    def tell(self, data: Any, device: Any = None, precision: str = "fp32") -> np.ndarray:
+        """The logits of a task's batch [M, C], or the vectors of its texts."""
+        if self.can("logits"):
+            return self._run("logits", data.batch, data.places)
+        assert self.facts.task is not None
+        return self.pooled(data.batch, self.facts.task.settings.pooling)
+
+    def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:
+        """The last layer alone [T, n, D]."""
+        if any(layer not in (-1, self.config.layers) for layer in layers):
+            raise InputError("layers below the last were not exported; expected -1, or ask the model it was made of")
+        return np.stack([self.vectors(batch)] * len(layers), 1)
+
+    def looks(self, batch: Batch) -> list[np.ndarray]:
+        raise InputError("texts cannot be looked into, attention was not exported; ask the model it was made of")
+
+    def _run(self, output: str, batch: Batch, places: Any) -> np.ndarray:
+        told = np.arange(0 if output == "vectors" else len(places))  # where nobody asks, no head is computed
+        given = dict(ids=batch.ids, segments=batch.segments, boundaries=batch.boundaries, places=places, told=told)
+        feed = {one.name: np.asarray(given[one.name], np.int64) for one in self.session.get_inputs()}
+        return self.session.run([output], feed)[0]
+
+
+def start(file: Path, threads: int) -> Any:
+    """A session. Data outside the graph must lie beside it: a path could lead anywhere."""
+    try:
+        for name in outside(file.read_bytes()):
+            if (file.parent / name).resolve() != file.parent.resolve() / Path(name).name:
+                raise ArtifactError(f"{file} names data at {name!r}; expected a file beside it: export the model again")
+        options = _runtime().SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others want the cores, too
+        return _runtime().InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except BertkitError:
+        raise
+    except Exception as error:  # the runtime raises many kinds
+        raise ArtifactError(f"{file}: damaged or cut off ({str(error).splitlines()[0]}); export it again") from error
+
+
+def outside(message: bytes, kind: str = "model") -> Iterator[str]:
+    """The names of the files in which a graph's tensors lie."""
+    fields = protobuf.message(message)
+    if kind == "entry" and fields.get(1) == [b"location"]:
+        yield fields[2][0].decode()
+    for number, part in PARTS.get(kind, {}).items():
+        for inner in fields.get(number, []):
+            yield from outside(inner, part)
+
+
+def _runtime() -> Any:
+    return import_extra("onnxruntime", "onnx", "an exported model")

@@ -1,0 +1,97 @@
+"""What a model folder tells beside its weights: configuration, family, task, tokenizer, provenance. No torch here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bertkit.bundle import families
+from bertkit.bundle.families import Family
+from bertkit.bundle.members import BERT, family_of
+from bertkit.bundle.sentences import read_pooling
+from bertkit.errors import ArtifactError, ConfigError
+from bertkit.model.config import Config
+from bertkit.tasks import TASKS
+from bertkit.tasks.task import Task, TaskSettings
+from bertkit.text.tokenizer import Tokenizer
+
+
+@dataclass
+class Bundle:
+    """A network with its tokenizer, and where they come from."""
+
+    network: Any  # Pretraining, or TaskNetwork where there is a task; or Exported
+    tokenizer: Tokenizer
+    family: Family = BERT
+    provenance: dict[str, Any] = field(default_factory=dict)
+    task: Task | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All of a folder that is small, but for the tokenizer."""
+
+    folder: Path
+    config: Config
+    family: Family
+    task: Task | None
+    provenance: dict[str, Any]
+
+    def read_tokenizer(self) -> Tokenizer:
+        tokenizer = Tokenizer.load(self.folder)
+        if len(tokenizer) > self.config.vocabulary:
+            raise ArtifactError(
+                f"{self.folder}: the tokenizer has {len(tokenizer):,} pieces, the model knows {self.config.vocabulary:,}; "
+                "they do not belong together"
+            )
+        return tokenizer
+
+
+def read_facts(path: Path) -> Facts:
+    """The facts of a folder or checkpoint."""
+    settings, file = _read_settings(path)
+    try:
+        family = family_of(settings)
+        config = families.read_config(settings, family)
+        own = _read_json(file.parent / "bertkit.json")
+        task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+    return Facts(file.parent, config, family, task, own.get("provenance") or {})
+
+
+def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
+    """The task that bertkit.json tells, or else config.json."""
+    if isinstance(own, dict):
+        known = {f.name for f in fields(TaskSettings)}
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
+        theirs = TaskSettings(**values)
+    if theirs is None:
+        return None
+    if theirs.task not in TASKS:
+        raise ConfigError(f"bertkit.json names the task {theirs.task!r}; expected one of {', '.join(TASKS)}")
+    return TASKS[theirs.task](theirs)
+
+
+def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
+    """The config of a folder or checkpoint, and the file it stood in."""
+    folder = path if path.is_dir() else path.parent
+    for name in ("config.json", "bert_config.json"):
+        if (folder / name).is_file():
+            return _read_json(folder / name), folder / name
+    raise ArtifactError(f"{folder}: no config.json (or bert_config.json) here; expected a model folder")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    """An object from a JSON file; {} if there is no file."""
+    if not file.exists():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: expected a JSON object, found {type(content).__name__}")
+    return content

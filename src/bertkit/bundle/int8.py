@@ -1,0 +1,96 @@
+"""An ONNX graph's large maps in 8 bits: a scale for each output of the weights, and one for each token they are applied to.
+
+The usual way, one scale for all tokens of a batch, makes an answer depend on what else is in its batch; this does not, and
+one token with large values costs the others no precision. T tokens, N inputs of a map, C its outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bertkit.errors import import_extra
+
+STEPS = 63  # of a weight to each side: with 127, sums of two products overflow where a processor lacks VNNI
+MIDDLE = 128  # the 8-bit number that stands for 0 in activations, which have 127 steps to each side
+NARROW = 32  # outputs of a map below which it stays as it is
+
+
+def quantize(model: Any) -> None:
+    """Changes the graph in place."""
+    onnx = import_extra("onnx", "onnx", "bertkit export")
+    graph, made, read = model.graph, _constants(onnx), set[str]()
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    nodes = list[Any]()
+    for node in graph.node:
+        values = _matrix(onnx, node, weights)
+        if values is None:
+            nodes.append(node)
+            continue
+        x, name = node.input[:2]
+        if x not in read:
+            nodes += _rows(onnx.helper, x)
+            read.add(x)
+        if f"{name}.int8" not in made:
+            made |= _weights(onnx, name, values)
+        nodes += _product(onnx.helper, node)
+    used = {name for node in nodes for name in node.input}
+    replace(graph.node, nodes)
+    replace(graph.initializer, [tensor for name, tensor in (weights | made).items() if name in used])
+
+
+def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
+    """The weights [N, C] of a large map; None for any other node."""
+    if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
+        return None
+    values = onnx.numpy_helper.to_array(weights[node.input[1]])
+    values = values.T if any(one.name == "transB" and one.i for one in node.attribute) else values
+    return values if values.ndim == 2 and values.shape[1] >= NARROW else None
+
+
+def _weights(onnx: Any, name: str, values: np.ndarray) -> dict[str, Any]:
+    scales = np.abs(values).max(0).clip(1e-12) / STEPS  # [C]
+    parts = {f"{name}.int8": np.round(values / scales).astype(np.int8), f"{name}.scales": scales.astype(np.float32)}
+    return {part: onnx.numpy_helper.from_array(np.ascontiguousarray(array), part) for part, array in parts.items()}
+
+
+def _constants(onnx: Any) -> dict[str, Any]:
+    numbers = {"one": np.float32(1), "step": np.float32(1 / 127), "least": np.float32(1e-12)}
+    arrays = numbers | {"middle": np.uint8(MIDDLE), "columns": np.array([1])}
+    return {name: onnx.numpy_helper.from_array(np.asarray(values), name) for name, values in arrays.items()}
+
+
+def _rows(helper: Any, x: str) -> list[Any]:
+    """x [T, N] as whole numbers, and the scale of each row [T] and [T, 1]."""
+    node, middle = helper.make_node, helper.make_tensor("middle", 2, [1], [MIDDLE])
+    return [
+        node("Abs", [x], [f"{x}.sizes"]),
+        node("ReduceMax", [f"{x}.sizes"], [f"{x}.largest"], axes=[1], keepdims=0),
+        node("Mul", [f"{x}.largest", "step"], [f"{x}.found"]),
+        node("Max", [f"{x}.found", "least"], [f"{x}.scale"]),
+        node("Shape", [f"{x}.scale"], [f"{x}.count"]),
+        node("ConstantOfShape", [f"{x}.count"], [f"{x}.middles"], value=middle),
+        node("QuantizeLinear", [x, f"{x}.scale", f"{x}.middles"], [f"{x}.int8"], axis=0),
+        node("Unsqueeze", [f"{x}.scale", "columns"], [f"{x}.scales"]),
+    ]
+
+
+def _product(helper: Any, old: Any) -> list[Any]:
+    """The map of whole numbers, scaled back [T, C]; and its bias."""
+    node, (x, name, *bias), (y,) = helper.make_node, old.input, old.output
+    whole = [f"{x}.int8", f"{name}.int8", "one", f"{name}.scales", "middle"]
+    scaled = f"{y}.scaled" if bias else y
+    added = [node("Add", [scaled, *bias], [y])] if bias else []
+    return [
+        node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain="com.microsoft"),
+        node("Mul", [f"{y}.whole", f"{x}.scales"], [scaled]),
+        *added,
+    ]
+
+
+def replace(field: Any, values: list[Any]) -> None:
+    """Changes what a list of a message holds."""
+    kept = list(values)
+    del field[:]
+    field.extend(kept)

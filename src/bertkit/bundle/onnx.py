@@ -1,0 +1,160 @@
+"""Writes a network as an ONNX graph (bundle/exported.py runs it), in 32 bits, or with 8-bit weights and activations.
+
+T tokens, B sequences, M places, n sequences of a grid, L its length, H heads, K head width, D width.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import rnn
+from torch.onnx import symbolic_helper
+
+from bertkit.bundle.exported import GRAPH
+from bertkit.bundle.int8 import quantize
+from bertkit.data.inputs import TaskBatch
+from bertkit.errors import import_extra
+from bertkit.model.batch import Batch, Bucket
+from bertkit.model.config import Config
+from bertkit.tasks.network import FeatureNetwork, SimilarityNetwork, TaskNetwork
+
+OPSET = 17  # the first with layer norms
+HEADS = {"logits": "judged", "masked": "masked_logits", "next": "next_logits"}  # output → the network's method
+
+
+class Graph(nn.Module):
+    """A network as a function of plain tensors, from which everything else in a batch follows."""
+
+    def __init__(self, network: Any):
+        super().__init__()
+        if getattr(network, "lstm", None) is not None:
+            network = copy.copy(network)
+            network.in_order = partial(_in_order, network.lstm)
+        self.network, pools = network, network.encoder.pooler is not None
+        there: dict[str, Any] = {"logits": isinstance(network, TaskNetwork) and not isinstance(network, SimilarityNetwork)}
+        there |= {"masked": getattr(network, "masked", None), "next": pools and getattr(network, "next", None)}
+        self.heads = [name for name, head in there.items() if head]
+
+    def forward(self, ids: Tensor, segments: Tensor, boundaries: Tensor, places: Tensor, told: Tensor) -> tuple[Tensor, ...]:
+        x, read = self._read(_batch(ids, segments, boundaries), places)
+        read = read.index_select(0, told)
+        return x, *(getattr(self.network, HEADS[name])(read) for name in self.heads)
+
+    def _read(self, batch: Batch, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The last layer's vectors at the places [M, D], and what heads read there: the same, or something made of all."""
+        network = self.network
+        if isinstance(network, FeatureNetwork):
+            states = network.encoder.hidden_states(batch)
+            chosen = torch.stack([states[layer] for layer in network.layers], 1)
+            data = TaskBatch(batch, places, places, places, known=0, tokens=0, features=chosen)
+            return states[-1].index_select(0, places), network.read(data, places)
+        if getattr(network, "lstm", None) is not None:
+            x = network.encoder(batch)
+            return x.index_select(0, places), network.in_order(x, batch).index_select(0, places)
+        x = network.encoder(batch, places)
+        return x, x
+
+
+def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
+    """One grid for all sequences: whoever lays out batches gives them like lengths."""
+    begins, ends = boundaries[:-1], boundaries[1:]
+    sizes, at = ends - begins, torch.arange(ids.shape[0])
+    owners = (at[:, None] >= ends).sum(1)  # [T]
+    longest: Any = sizes.max()
+    positions, column = at - begins[owners], torch.arange(longest)
+    tokens = begins[:, None] + torch.minimum(column, sizes[:, None] - 1)  # [n, L]
+    inside = (column < sizes[:, None])[:, None, None]
+    order = owners * longest + positions
+    return Batch(ids, segments, positions, boundaries, 1 << 30, (Bucket(tokens, inside),), order)
+
+
+def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
+    """model.onnx, and its weights in model.onnx.data beside it, into an empty folder."""
+    onnx = import_extra("onnx", "onnx", "bertkit export")
+    graph, file = Graph(network).eval(), folder / GRAPH
+    sizes = torch.tensor([5, 9, 7])
+    boundaries = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    ids = torch.arange(int(sizes.sum())) % network.encoder.config.vocabulary
+    example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:3], "told": sizes[:2] % 3}
+    outputs = ["vectors", *graph.heads]
+    with _operators(network.encoder.config), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # that tracing is old, and that it records what happens
+        torch.onnx.export(
+            graph,
+            tuple(example.values()),
+            str(file),
+            input_names=list(example),
+            output_names=outputs,
+            dynamic_axes={name: {0: name} for name in (*example, *outputs)},
+            opset_version=OPSET,
+            dynamo=False,
+            custom_opsets={"com.microsoft": 1},
+        )
+    model = onnx.load(file)
+    for old in folder.iterdir():  # weights of more than 2 GB lie in files of their own
+        old.unlink()
+    if int8:
+        quantize(model)
+    onnx.save(model, file, save_as_external_data=True, location=f"{GRAPH}.data", size_threshold=1024)
+    for part in folder.iterdir():  # the weights would be for their owner alone
+        part.chmod(file.stat().st_mode)
+
+
+def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:
+    """Through the LSTM in a grid: what takes sequences apart one by one cannot be traced."""
+    bucket = batch.buckets[0]
+    packed = rnn.pack_padded_sequence(x[bucket.tokens], bucket.there.sum(1), batch_first=True, enforce_sorted=False)
+    padded, _ = rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    return padded.flatten(0, 1).index_select(0, batch.order)
+
+
+@contextmanager
+def _operators(config: Config) -> Iterator[None]:
+    """While it lasts, tracing writes some operators our way: windows at all, and plain attention as one operator."""
+    chosen: dict[str, Any] = {"aten::unfold": _unfold}
+    if not (config.window or config.needs_grids or config.causal):
+        chosen["aten::scaled_dot_product_attention"] = partial(_attend, config)
+    for name, write in chosen.items():
+        torch.onnx.register_custom_op_symbolic(name, write, OPSET)
+    try:
+        yield
+    finally:
+        for name in chosen:
+            torch.onnx.unregister_custom_op_symbolic(name, OPSET)
+
+
+def _attend(config: Config, g: Any, q: Any, k: Any, v: Any, inside: Any, *rest: Any) -> Any:
+    """ONNX Runtime's own attention, which takes the sequences' lengths."""
+    q = g.op("Reshape", g.op("Transpose", q, perm_i=[0, 2, 1, 3]), _numbers(g, 0, 0, config.width))  # [n, L, D]
+    lengths = g.op("ReduceSum", g.op("Cast", inside, to_i=6), _numbers(g, 1, 2, 3), keepdims_i=0)  # [n]
+    bias = g.op("prim::Constant")
+    bias.setType(torch._C.OptionalType.ofTensor())
+    mixed = g.op("com.microsoft::MultiHeadAttention", q, k, v, bias, lengths, num_heads_i=config.heads)
+    mixed.setType(q.type())
+    mixed = g.op("Reshape", mixed, _numbers(g, 0, 0, config.heads, config.head_width))
+    return g.op("Transpose", mixed, perm_i=[0, 2, 1, 3])  # [n, H, L, K]
+
+
+@symbolic_helper.parse_args("v", "i", "i", "i")
+def _unfold(g: Any, x: Any, dim: int, size: int, step: int) -> Any:
+    """Windows of a dimension whose length is not known yet; what is in a window becomes the last dimension."""
+    length = g.op("Gather", g.op("Shape", x), _numbers(g, dim))
+    count = g.op("Add", g.op("Div", g.op("Sub", length, _numbers(g, size)), _numbers(g, step)), _numbers(g, 1))
+    zero, one = (g.op("Constant", value_t=torch.tensor(value)) for value in (0, 1))
+    begins = g.op("Mul", g.op("Range", zero, g.op("Squeeze", count), one), _numbers(g, step))
+    index = g.op("Add", g.op("Unsqueeze", begins, _numbers(g, 1)), g.op("Constant", value_t=torch.arange(size)))
+    rank = x.type().dim()
+    order = [place for place in range(rank + 1) if place != dim + 1]
+    return g.op("Transpose", g.op("Gather", x, index, axis_i=dim), perm_i=[*order, dim + 1])
+
+
+def _numbers(g: Any, *values: int) -> Any:
+    return g.op("Constant", value_t=torch.tensor(values))

@@ -1,0 +1,112 @@
+"""From a model to a folder that runs without torch, and the proof that it says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.atomic import new_folder
+from bertkit.bundle.bundle import write_facts
+from bertkit.bundle.exported import GRAPH, Exported, open_bundle
+from bertkit.bundle.onnx import write_graph
+from bertkit.data.inputs import TaskBatch
+from bertkit.data.packing import lay
+from bertkit.data.readers import Columns, read_records
+from bertkit.errors import ArtifactError, InputError
+from bertkit.model.batch import Batch
+from bertkit.model.config import Config
+from bertkit.serve.predictor import Model, load
+
+EXACT = 1e-3  # how far a graph in 32 bits may be from the model
+POINTS = 0.005  # what 8 bits may cost of the task's metric
+COSINE = 0.98  # where no metric is known: how alike vectors in 8 bits must be to the model's, on average
+
+
+def export(
+    model: Path | str,
+    out: Path | str,
+    *,
+    to: str = "onnx",
+    int8: bool = False,
+    sample: Path | str | None = None,
+    columns: Columns | Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Writes a model as an ONNX graph; one that does not say the same is refused with the figures, and not written."""
+    if to != "onnx":
+        raise InputError(f"to is {to!r}; expected onnx")
+    bundle = open_bundle(model)
+    if isinstance(bundle.network, Exported):
+        raise ArtifactError(f"{model} was exported already; expected the model it was made of")
+    ours = Model(bundle, device="cpu")
+    told = {"exported": "int8" if int8 else "fp32", "parameters": ours.runner.parameters()}
+    with new_folder(out, marker=GRAPH) as aside:
+        write_graph(bundle.network, aside, int8=int8)
+        write_facts(replace(bundle, provenance=bundle.provenance | told), aside)
+        figures = compare(ours, load(aside), None if sample is None else Path(sample), columns, exact=not int8)
+        size = sum(file.stat().st_size for file in aside.rglob("*"))
+    return {"out": str(out), "weights": told["exported"], "bytes": size, **figures}
+
+
+def compare(ours: Model, theirs: Model, sample: Path | None, columns: Any, *, exact: bool) -> dict[str, Any]:
+    """What was compared and how alike it is; an error where that is not enough."""
+    pairs = _outputs(ours, theirs)
+    off = max(float(np.abs(a - b).max() / max(1.0, np.abs(a).max())) for a, b in pairs)
+    if exact and not off <= EXACT:
+        raise ArtifactError(f"the graph is off by {off:.1e}; expected {EXACT:.0e} at most: please report this model")
+    figures: dict[str, Any] = {"largest difference": off}
+    if sample is not None:
+        return figures | _scores(ours, theirs, sample, columns)
+    alike = float(_cosines(*pairs[0]).mean())
+    if not alike >= COSINE:
+        raise ArtifactError(f"vectors have a cosine of {alike:.3f} with the model's; expected {COSINE}: export without int8")
+    return figures | {"compared": "vectors of drawn pieces", "cosine": alike}
+
+
+def _outputs(ours: Model, theirs: Model) -> list[tuple[np.ndarray, np.ndarray]]:
+    """All that the graph can tell of drawn sequences, from both; their vectors come first."""
+    batch, places = _drawn(ours.config)
+    first = [one.runner.vectors(batch) for one in (ours, theirs)]
+    found = [first]
+    if ours.bundle.task:
+        data = TaskBatch(batch, places, places, places, known=0, tokens=0)  # type: ignore[arg-type]
+        found.append([one.network.tell(data, one.device, "fp32") for one in (ours, theirs)])
+    elif ours.runner.can("masked"):
+        found.append([one.runner.masked_logits(batch, places) for one in (ours, theirs)])
+    if ours.runner.can("next"):
+        found.append([one.runner.next_logits(batch) for one in (ours, theirs)])
+    return [(a, b) for a, b in found]
+
+
+def _drawn(config: Config) -> tuple[Batch, np.ndarray]:
+    """Sequences of several lengths, and where each begins."""
+    draw = np.random.default_rng(0)
+    sizes = [min(size, config.positions) for size in (3, 70, 12, 33, 7, 128)]
+    ids = [draw.integers(0, config.vocabulary, size) for size in sizes]
+    segments = [np.sort(draw.integers(0, 2, size)) for size in sizes]
+    return lay(ids, segments), np.cumsum([0, *sizes[:-1]])
+
+
+def _scores(ours: Model, theirs: Model, sample: Path, columns: Any) -> dict[str, Any]:
+    """The task's metric on a sample; of a model without a task, how alike the texts' vectors are."""
+    task = ours.bundle.task
+    if task is None:
+        texts = [record.text for record in read_records(sample, "classification", columns, labelled=False).records]
+        alike = float(_cosines(*(one.embed(texts, truncate=True) for one in (ours, theirs))).mean())
+        figures, lost, expected = {"compared": f"vectors of {len(texts)} texts", "cosine": alike}, 1 - alike, 1 - COSINE
+    else:
+        records = read_records(sample, task.settings.task, columns, classes=task.settings.labels).records
+        before, after = (task.score(records, one.answer(records))[task.headline] for one in (ours, theirs))
+        figures, lost, expected = {"compared": f"{task.headline} on {len(records)} records"}, before - after, POINTS
+        figures |= {"before": before, "after": after}
+    if not lost <= expected:
+        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items() if isinstance(value, float))
+        raise ArtifactError(f"too much was lost, {figures['compared']}: {said}; expected {expected:.3f} at most")
+    return figures
+
+
+def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)).clip(1e-12)

@@ -1,0 +1,89 @@
+"""A network on a device: batches of arrays in, arrays out. bundle/exported.py does the same without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertkit.data.packing import BUDGET
+from bertkit.errors import InputError
+from bertkit.model.batch import Batch
+from bertkit.model.device import PRECISIONS, compiled, find_device
+
+
+class Runner:
+    """`compile` trades a slow start for faster batches."""
+
+    budget = BUDGET
+
+    def __init__(self, network: Any, device: str, precision: str, compile: bool = False, threads: int = 0):
+        if threads:
+            torch.set_num_threads(threads)
+        if precision not in PRECISIONS:
+            raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+        self.device = find_device(device)
+        self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
+        self.config = self.network.encoder.config
+        self.encoder: Callable[..., Tensor] = compiled(self.network.encoder) if compile else self.network.encoder
+
+    def can(self, head: str) -> bool:
+        """Whether the network has a head of that name, and what it reads."""
+        pools = self.network.encoder.pooler is not None
+        return getattr(self.network, head, None) is not None and (pools or head != "next")
+
+    @torch.inference_mode()
+    def vectors(self, batch: Batch) -> np.ndarray:
+        """[T, D]"""
+        return _array(self.encoder(self._here(batch)))
+
+    @torch.inference_mode()
+    def pooled(self, batch: Batch, kind: str) -> np.ndarray:
+        """One vector for each sequence [B, D]: its pieces' mean or maximum, or its first one's."""
+        batch = self._here(batch)
+        if kind == "cls":
+            return _array(self.encoder(batch, batch.firsts))
+        lengths = batch.boundaries.long().diff()
+        return _array(torch.segment_reduce(self.encoder(batch).float(), kind, lengths=lengths, axis=0))
+
+    @torch.inference_mode()
+    def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
+        """[M, V]"""
+        x = self.encoder(self._here(batch), torch.from_numpy(places).to(self.device))
+        return _array(self.network.masked_logits(x))
+
+    @torch.inference_mode()
+    def next_logits(self, batch: Batch) -> np.ndarray:
+        """[B, 2]"""
+        batch = self._here(batch)
+        return _array(self.network.next_logits(self.encoder(batch, batch.firsts)))
+
+    @torch.inference_mode()
+    def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:
+        """At the chosen layers [T, n, D]."""
+        states = self.network.encoder.hidden_states(self._here(batch))
+        return _array(torch.stack([states[layer] for layer in layers], 1))
+
+    @torch.inference_mode()
+    def looks(self, batch: Batch) -> list[np.ndarray]:
+        """Who looks at whom in each sequence [layers, H, L, L]."""
+        layers = self.network.encoder.attention_weights(self._here(batch))
+        return [_array(torch.stack(one)) for one in zip(*layers, strict=True)]
+
+    def parameters(self) -> dict[str, int]:
+        """By part, and in all."""
+        parts = {"embeddings": 0, "blocks": 0, "pooler": 0, "heads": 0}
+        for name, parameter in self.network.named_parameters():
+            part = name.split(".")[1] if name.startswith("encoder.") else "heads"
+            parts[part if part in parts else "blocks"] += parameter.numel()
+        return parts | {"total": sum(parts.values())}
+
+    def _here(self, batch: Batch) -> Batch:
+        return batch.map(torch.from_numpy).to(self.device)
+
+
+def _array(values: Tensor) -> np.ndarray:
+    return values.float().cpu().numpy()

@@ -1,0 +1,109 @@
+"""Exported folders: run without torch, read nothing outside themselves, and say what they cannot do."""
+
+import pickle
+import subprocess
+import sys
+
+import onnx
+import pytest
+from support.exports import bundle_of, exported
+
+import bertkit
+from bertkit.bundle.exported import Exported
+from bertkit.errors import ArtifactError, InputError, MissingExtra
+from bertkit.serve.predictor import Model
+
+ASKED = """
+import sys
+sys.modules["torch"] = None
+import bertkit
+from bertkit.cli import main
+model = {name: bertkit.load(f"{name}") for name in ("classification", "tagging", "qa", "choice", "similarity", "first")}
+print(model["classification"].classify(["the cat", "the dog went to the river ."]))
+print(model["tagging"].tag("the cat went to the river ."))
+print(model["qa"].ask("where did it go ?", "the cat went to the river ."))
+print(model["choice"].choose("the animal went to", ["the house", "the cat"]))
+print(model["similarity"].embed(["the cat"]).shape)
+print(model["first"].fill("the [MASK] went"), model["first"].next("the cat", "went"))
+for words in (
+    ["classify", "the cat", "-m", "classification", "--json"],
+    ["predict", "classification", "rows.csv", "--out", "answers.csv"],
+    ["evaluate", "classification", "rows.csv", "--json"],
+    ["info", "qa", "--json"],
+):
+    sys.argv = ["bertkit", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 0, words
+from fastapi.testclient import TestClient
+from bertkit.serve.http import create_app
+with TestClient(create_app(model)) as client:
+    print(client.post("/v1/tag", json={"texts": ["the cat"]}).raise_for_status().json())
+    assert client.post("/v1/attention", json={"texts": ["the cat"]}).status_code == 422
+"""
+
+
+def test_everything_is_answered_without_torch(tmp_path):
+    for name in ("classification", "tagging", "qa", "choice", "similarity"):
+        exported(bundle_of("bert", name), tmp_path / name)
+    exported(bundle_of("modernbert"), tmp_path / "first")
+    (tmp_path / "rows.csv").write_text("text,label\nthe cat,odd\nthe dog,even\n")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", ASKED], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "answers.csv").read_text().startswith("text,label,predicted_label")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    exported(bundle_of("bert", "classification"), tmp_path / "m")
+    return tmp_path / "m"
+
+
+def point_elsewhere(folder, place):
+    model = onnx.load(folder / "model.onnx", load_external_data=False)
+    tensor = next(one for one in model.graph.initializer if one.external_data)
+    next(entry for entry in tensor.external_data if entry.key == "location").value = place
+    onnx.save(model, folder / "model.onnx")
+
+
+@pytest.mark.parametrize("place", ["../secret", "/etc/hostname", "inner/../../secret", "link"])
+def test_data_outside_the_folder_is_refused(folder, place):
+    (folder.parent / "secret").write_bytes(bytes(1 << 16))
+    (folder / "link").symlink_to(folder.parent / "secret")
+    point_elsewhere(folder, place)
+    with pytest.raises(ArtifactError, match=r"names data at .*; expected a file beside it"):
+        bertkit.load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x3a\xff\xff\xff\x0f", b"not a graph"])
+def test_a_damaged_graph_is_refused(folder, content):
+    (folder / "model.onnx").write_bytes(content)
+    with pytest.raises(ArtifactError, match="damaged or cut off"):
+        bertkit.load(folder)
+
+
+def test_what_was_not_exported_is_refused(folder, tmp_path):
+    model = bertkit.load(folder)
+    with pytest.raises(InputError, match="layers below the last were not exported"):
+        model.features(["the cat"], layers=[-2])
+    with pytest.raises(InputError, match="attention was not exported"):
+        model.attention(["the cat"])
+    with pytest.raises(ArtifactError, match="this model was exported; copy its folder"):
+        model.save(tmp_path / "copy")
+    with pytest.raises(InputError, match="an exported model runs as it is"):
+        bertkit.load(folder, precision="bf16")
+
+
+def test_it_travels_to_other_processes(folder):
+    network = bertkit.load(folder).network
+    copy = pickle.loads(pickle.dumps(Model(bertkit.load(folder).bundle, threads=1).runner))
+    assert isinstance(copy, Exported)
+    assert (copy.threads, copy.budget) == (1, network.budget // network.threads)
+    assert copy.checksums() == network.checksums()
+
+
+def test_the_extra_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtra, match=r"an exported model needs onnxruntime.*pip install 'bertkit\[onnx\]'"):
+        bertkit.load(folder)
