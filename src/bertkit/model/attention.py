@@ -22,7 +22,7 @@ from bertkit.model.local import attend_near
 from bertkit.model.positions import turned
 
 SHORT = 128  # tokens that our own kernel holds at once
-LONG = 1024  # tokens up to which our own tiles are faster than flash attention
+LONG = 512  # tokens up to which our own tiles were seen to be faster than flash attention
 Places = Tensor | None  # what model/positions.py tells of places
 Wanted = Tensor | None  # the tokens [M] whose vectors are asked for; all, if none are named
 
