@@ -115,6 +115,7 @@ def test_openai_clients_understand_the_embeddings(client, models, asked):
 def test_it_tells_what_it_serves(client):
     told = {one["id"]: one for one in client.get("/v1/models").json()["data"]}
     assert told["plain"]["answers"] == ["embed", "features", "fill", "next"]
+    assert told["similarity"]["answers"] == ["embed", "features"]
     assert len(told["classification"]["labels"]) >= 2
     paths = client.get("/openapi.json").json()["paths"]
     assert {f"/v1/{verb}" for verb in [*ASKED, "embeddings"]} < set(paths)

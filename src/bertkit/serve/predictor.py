@@ -257,9 +257,9 @@ class Model:
 
     def answers(self) -> list[str]:
         """What this model can be asked."""
-        if task := self.bundle.task:
-            return ["embed", "features", ANSWERS[task.settings.task]]
-        return ["embed", "features", *(verb for verb, head in HEADS.items() if self.runner.can(head))]
+        task = self.bundle.task
+        own = [ANSWERS[task.settings.task]] if task else [verb for verb, head in HEADS.items() if self.runner.can(head)]
+        return list(dict.fromkeys(["embed", "features", *own]))
 
     def encode_texts(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
