@@ -85,7 +85,8 @@ def albert(bpe: dict, unigram: dict, folder: Path) -> Member:
 
 def albert_reference(file: Path):
     """transformers' converter takes 100 from the score of pieces that join a number and a comma."""
-    check = transformers.convert_slow_tokenizer.check_number_comma
+    from transformers.convert_slow_tokenizer import check_number_comma as check
+
     found = read_sentencepiece(file)
     pieces = [(piece, score if check(piece) else score - 100) for piece, score in found.pieces]
     return transformers.AlbertTokenizer(vocab=pieces, _spm_precompiled_charsmap=found.charsmap or None)
