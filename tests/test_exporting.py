@@ -10,7 +10,7 @@ from support.records import RECORDS
 
 import bertkit
 from bertkit import exporting
-from bertkit.bundle.bundle import save_bundle
+from bertkit.bundle.bundle import load_bundle, save_bundle
 from bertkit.errors import ArtifactError, InputError
 
 
@@ -35,6 +35,8 @@ def test_the_verb_writes_a_folder_and_tells_the_figures(model, tmp_path):
     assert bertkit.load(tmp_path / "out").describe()["parameters"] == bertkit.load(model).describe()["parameters"]
     with pytest.raises(ArtifactError, match="was exported already; expected the model it was made of"):
         bertkit.export(tmp_path / "out", tmp_path / "again")
+    with pytest.raises(ArtifactError, match="was exported, which is for answers alone"):
+        load_bundle(tmp_path / "out")
 
 
 def test_in_python_without_a_sample(model, tmp_path):

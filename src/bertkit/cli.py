@@ -339,7 +339,7 @@ def export(
     if as_json:
         return print_json(facts)
     for name, value in facts.items():
-        print(f"{name:<20} {value if isinstance(value, str) else f'{value:,.4g}'}")
+        print(f"{name:<20} {f'{value:.4g}' if isinstance(value, float) else readable(value)}")
 
 
 @app.command(epilog="Example: bertkit info bert-base")

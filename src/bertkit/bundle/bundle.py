@@ -103,6 +103,8 @@ def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
         return file, _read_bin(file)
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, _read_tensorflow(checkpoint)
+    if (path / "model.onnx").is_file():
+        raise ArtifactError(f"{path} was exported, which is for answers alone; expected the model it was made of")
     raise ArtifactError(
         f"{path}: no weights here; expected model.safetensors, pytorch_model.bin or a TensorFlow checkpoint (.index, .data)"
     )
