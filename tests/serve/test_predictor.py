@@ -87,12 +87,19 @@ def test_next_is_a_probability(still):
 
 def test_compiled_answers_are_the_same(still, tokenizer):
     compiled = bertkit.Model(still.bundle, device="cpu", compile=True, budget=256)
-    compiled.runner.encoder = still.network.encoder  # the shapes are what is tested here; compilation is tested elsewhere
+    seen = set()  # the shapes are what is tested here; compilation is tested elsewhere
+
+    def encoder(batch, wanted=None):
+        seen.add((len(batch.ids), len(batch.boundaries), wanted is None or len(wanted) == len(batch.firsts)))
+        return still.network.encoder(batch, wanted)
+
+    compiled.runner.encoder = encoder
     texts = ["mara is a baker .", "a " * 40, "mara"]
     np.testing.assert_allclose(compiled.embed(texts), still.embed(texts), atol=1e-5)
     texts = ["mara is a [MASK] .", "a [MASK] " * 20, "[MASK]"]
     for mine, theirs in zip(compiled.fill(texts), still.fill(texts), strict=True):
         assert [[c.piece for c in mask] for mask in mine] == [[c.piece for c in mask] for mask in theirs]
+    assert all(fixed for *_, fixed in seen) and {size for size, *_ in seen} == {256}
 
 
 LONG = "mara " * 63

@@ -67,8 +67,8 @@ class Prompt:
 
     def _judge(self, batch: Batch) -> list[list[float]]:
         places = np.flatnonzero(np.asarray(batch.ids) == self.model.tokenizer.mask)
-        chances = softmax(self.model.runner.masked_logits(batch, places))
-        return np.log(chances[:, self.ids].clip(1e-30)).tolist()
+        logits = self.model.runner.masked_logits(batch, places)
+        return (logits[:, self.ids] - np.logaddexp.reduce(logits, axis=1, keepdims=True)).tolist()
 
 
 def _only_piece(model: Model, word: str) -> int:

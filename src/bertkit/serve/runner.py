@@ -28,6 +28,7 @@ class Runner:
         self.device = find_device(device)
         self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.config = self.network.encoder.config
+        self.compiled = compile
         self.encoder: Callable[..., Tensor] = compiled(self.network.encoder) if compile else self.network.encoder
 
     def can(self, head: str) -> bool:
@@ -52,8 +53,10 @@ class Runner:
     @torch.inference_mode()
     def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
         """[M, V]"""
-        x = self.encoder(self._here(batch), torch.from_numpy(places).to(self.device))
-        return _array(self.network.masked_logits(x))
+        here, at = self._here(batch), torch.from_numpy(places).to(self.device)
+        if self.compiled:  # for one shape: all tokens, as the number of places differs
+            return _array(self.network.masked_logits(self.encoder(here).index_select(0, at)))
+        return _array(self.network.masked_logits(self.encoder(here, at)))
 
     @torch.inference_mode()
     def next_logits(self, batch: Batch) -> np.ndarray:
