@@ -55,6 +55,9 @@ def test_vectors_are_compared_on_texts(tmp_path):
     (tmp_path / "texts.csv").write_text("text\nthe cat\nthe dog went to the river .\n")
     facts = bertkit.export(tmp_path / "m", tmp_path / "out", int8=True, sample=tmp_path / "texts.csv")
     assert facts["compared"] == "vectors of 2 texts"
+    (tmp_path / "holes.csv").write_text('text\nthe cat\n""\n')
+    facts = bertkit.export(tmp_path / "m", tmp_path / "out", int8=True, sample=tmp_path / "holes.csv", bad="skip")
+    assert facts["compared"] == "vectors of 1 texts"
     assert 0.98 < facts["cosine"] < 1
 
 

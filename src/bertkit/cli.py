@@ -328,6 +328,7 @@ def export(
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
+    bad: Bad = None,
     as_json: Json = False,
 ) -> None:
     """Write a model for fast answers on a processor, without torch."""
@@ -335,7 +336,7 @@ def export(
     from bertkit.data.readers import Columns
 
     columns = Columns(text=text, pair=pair, label=label)
-    facts = pipeline.export(model, out, to=to, int8=int8, sample=sample, columns=columns)
+    facts = pipeline.export(model, out, to=to, int8=int8, sample=sample, columns=columns, bad=bad or "stop")
     if as_json:
         return print_json(facts)
     for name, value in facts.items():

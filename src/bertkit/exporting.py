@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def export(
     int8: bool = False,
     sample: Path | str | None = None,
     columns: Columns | Mapping[str, str] | None = None,
+    bad: str = "stop",
 ) -> dict[str, Any]:
     """Writes a model as an ONNX graph; one that does not say the same is refused with the figures, and not written."""
     if to != "onnx":
@@ -46,20 +48,21 @@ def export(
     with new_folder(out, marker=GRAPH) as aside:
         write_graph(bundle.network, aside, int8=int8)
         write_facts(replace(bundle, provenance=bundle.provenance | told), aside)
-        figures = compare(ours, load(aside), None if sample is None else Path(sample), columns, exact=not int8)
+        read = None if sample is None else partial(read_records, sample, columns=columns, bad=bad)
+        figures = compare(ours, load(aside), read, exact=not int8)
         size = sum(file.stat().st_size for file in aside.rglob("*"))
     return {"out": str(out), "weights": told["exported"], "bytes": size, **figures}
 
 
-def compare(ours: Model, theirs: Model, sample: Path | None, columns: Any, *, exact: bool) -> dict[str, Any]:
+def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exact: bool) -> dict[str, Any]:
     """What was compared and how alike it is; an error where that is not enough."""
     pairs = _outputs(ours, theirs)
     off = max(float(np.abs(a - b).max() / max(1.0, np.abs(a).max())) for a, b in pairs)
     if exact and not off <= EXACT:
         raise ArtifactError(f"the graph is off by {off:.1e}; expected {EXACT:.0e} at most: please report this model")
     figures: dict[str, Any] = {"largest difference": off}
-    if sample is not None:
-        return figures | _scores(ours, theirs, sample, columns)
+    if read is not None:
+        return figures | _scores(ours, theirs, read)
     alike = float(_cosines(*pairs[0]).mean())
     if not alike >= COSINE:
         raise ArtifactError(f"vectors have a cosine of {alike:.3f} with the model's; expected {COSINE}: export without int8")
@@ -90,15 +93,15 @@ def _drawn(config: Config) -> tuple[Batch, np.ndarray]:
     return lay(ids, segments), np.cumsum([0, *sizes[:-1]])
 
 
-def _scores(ours: Model, theirs: Model, sample: Path, columns: Any) -> dict[str, Any]:
+def _scores(ours: Model, theirs: Model, read: Callable[..., Any]) -> dict[str, Any]:
     """The task's metric on a sample; of a model without a task, how alike the texts' vectors are."""
     task = ours.bundle.task
     if task is None:
-        texts = [record.text for record in read_records(sample, "classification", columns, labelled=False).records]
+        texts = [record.text for record in read("classification", labelled=False).records]
         alike = float(_cosines(*(one.embed(texts, truncate=True) for one in (ours, theirs))).mean())
         figures, lost, expected = {"compared": f"vectors of {len(texts)} texts", "cosine": alike}, 1 - alike, 1 - COSINE
     else:
-        records = read_records(sample, task.settings.task, columns, classes=task.settings.labels).records
+        records = read(task.settings.task, classes=task.settings.labels).records
         before, after = (task.score(records, one.answer(records))[task.headline] for one in (ours, theirs))
         figures, lost, expected = {"compared": f"{task.headline} on {len(records)} records"}, before - after, POINTS
         figures |= {"before": before, "after": after}
