@@ -195,9 +195,9 @@ def windows(length: int, device: torch.device) -> dict:
 
 def timed(step, steps: int, device: torch.device, tokens: float) -> float:
     """Tokens a second: the best of three times, after warm-up."""
-    for index in range(4):
-        step(index)
+    step(0)  # compiles
     with alone():
+        seconds(step, 4, device)
         return float(tokens * steps / min(seconds(step, steps, device) for _ in range(3)))
 
 

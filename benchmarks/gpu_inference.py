@@ -12,7 +12,7 @@ import torch
 import transformers
 from measure import alone, arguments, minilm, mixed_texts, report
 
-from bertkit.data.packing import batches
+from bertkit.data.packing import Shapes, batches
 from bertkit.model.config import sized
 from bertkit.serve.runner import Runner
 from bertkit.tasks.pretraining import Pretraining
@@ -24,17 +24,18 @@ Read = Callable[[list[np.ndarray]], object]
 
 
 def main() -> None:
-    options = arguments(__doc__, sizes="MiniLM,base", texts=4096, rounds=3, budget=32_768, tokenizer="")
+    options = arguments(__doc__, sizes="MiniLM,base", texts=16_384, rounds=3, budget=32_768, tokenizer="")
     tokenizer = Tokenizer.load(options.tokenizer or minilm())
     texts = [np.asarray(one.ids) for one in tokenizer.encode_batch(mixed_texts(options.texts), max_length=LONGEST)]
     tokens, rows = sum(map(len, texts)), []
     for size in options.sizes.split(","):
         systems = make_systems(size, texts, options.budget)
         for read in systems.values():
-            read(texts)  # compiles
+            read(texts)  # compiles, and warms up
         speeds = {name: tokens / min(seconds(read, texts) for _ in range(options.rounds)) for name, read in systems.items()}
         peer = speeds["transformers, compiled"]
         rows += [{"size": size, "system": name, "M tokens/s": v / 1e6, "×": v / peer} for name, v in speeds.items()]
+        print(*rows[-len(speeds) :], sep="\n", flush=True)
     mean = tokens / len(texts)
     report(f"{len(texts):,} texts of {mean:.0f} pieces on average, on {torch.cuda.get_device_name()}, bf16", rows)
 
@@ -57,12 +58,15 @@ def make_systems(size: str, texts: list[np.ndarray], budget: int) -> dict[str, R
     return {
         "transformers": best(theirs, texts),
         "transformers, compiled": best(fast, texts),
-        "bertkit": ours(Runner(network, "cuda", "bf16"), budget),
+        "bertkit": ours(Runner(network, "cuda", "bf16"), budget=budget),
+        "bertkit, compiled": ours(
+            Runner(network, "cuda", "bf16", compile=True), shapes=Shapes(budget, (32, 64, 128, 256, LONGEST))
+        ),
     }
 
 
-def ours(runner: Runner, budget: int) -> Read:
-    return lambda texts: [runner.pooled(batch, "mean") for _, batch in batches(texts, budget=budget)]
+def ours(runner: Runner, **cut) -> Read:
+    return lambda texts: [runner.pooled(batch, "mean") for _, batch in batches(texts, **cut)]
 
 
 def best(model, texts: list[np.ndarray]) -> Read:

@@ -71,11 +71,11 @@ def draw(source: ExampleSource, count: int) -> list[PretrainingBatch]:
 
 def timed(step, steps: int, tokens: float) -> tuple[float, float]:
     """Tokens a second, the best of three times after warm-up, and the peak of memory."""
-    for index in range(6):
-        step(index)
+    step(0)  # compiles
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     with alone():
+        seconds(step, 5)
         best = min(seconds(step, steps) for _ in range(3))
     return tokens * steps / best, torch.cuda.max_memory_allocated() / 2**30
 

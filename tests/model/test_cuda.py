@@ -11,7 +11,7 @@ from bertkit.model.attention import attend
 from bertkit.model.config import sized
 from bertkit.model.dropout import random_key
 from bertkit.model.encoder import Encoder
-from bertkit.model.feedforward import gelu
+from bertkit.model.feedforward import activated
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -93,16 +93,24 @@ def test_the_same_bits_each_time():
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("shape", [(1000, 3072), (3,)])
+@pytest.mark.parametrize("shape", [(1000, 3072), (131, 300), (1, 3)])
 def test_compiled_gelu_is_gelu(shape):
+    """A linear map that changes nothing but adds a bias, so that what is compared is bias and GELU."""
     torch.manual_seed(0)
     x, upper = (4 * torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    exact, narrow = x.double().requires_grad_(), x.requires_grad_()
-    mine, plain = torch.compile(gelu, fullgraph=True)(narrow), F.gelu(exact)
+    linear = torch.nn.Linear(shape[1], shape[1], device="cuda")
+    torch.nn.init.eye_(linear.weight)
+    exact, bias = x.double().requires_grad_(), linear.bias.detach().double().requires_grad_()
+    narrow = x.requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16):
+        mine = torch.compile(activated, fullgraph=True)(narrow, linear, F.gelu)
+    plain = F.gelu(exact + bias)
     mine.backward(upper)
     plain.backward(upper.double())
     torch.testing.assert_close(mine.double(), plain, atol=1e-5, rtol=0.005)  # half a step of bf16 is 0.004
     torch.testing.assert_close(narrow.grad.double(), exact.grad, atol=1e-5, rtol=0.005)
+    assert linear.bias.grad.dtype == torch.float32
+    torch.testing.assert_close(linear.bias.grad.double(), bias.grad, atol=1e-3, rtol=1e-4)
 
 
 def test_batch_mates_do_not_matter():

@@ -49,8 +49,10 @@ def compiled(module: Callable) -> Any:
     """The module as one graph for each of a few fixed shapes.
 
     Inductor's mixed-order reductions fuse the column sums of a layer norm's gradient with its rows; with dropout beside it,
-    such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off.
+    such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off. The limit is for all models of a
+    process together.
     """
+    torch._dynamo.config.recompile_limit = 64
     return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
 
 

@@ -15,11 +15,18 @@ from torch import Tensor
 
 
 @triton.jit
-def kept(place, key, rate: tl.constexpr):
-    """Whether dropout keeps the value at a place, by the hash of dropout.py."""
+def _drawn(place, key):
+    """A random odd number for a place, by the hash of dropout.py."""
     h = (place ^ key).to(tl.uint32) * 2246822507
-    h = (h ^ (h >> 15)) * 3266489909
-    return h.to(tl.int32, bitcast=True) >= int(rate * 4294967296) - 2147483648
+    return ((h ^ (h >> 15)) * 3266489909) | 1
+
+
+@triton.jit
+def kept(row, column, key, rate: tl.constexpr):
+    """Which weights dropout keeps: a product of two random numbers, the row's and the column's, decides in one step.
+    Any two decisions are independent of each other. What is kept is scaled up by the caller."""
+    product = _drawn(row, key) * _drawn(column, ~key)
+    return product.to(tl.int32, bitcast=True) >= int(rate * 4294967296) - 2147483648
 
 
 @triton.jit
@@ -32,8 +39,8 @@ def _weights(q, k, n, key, scale: tl.constexpr, size: tl.constexpr, causal: tl.c
     weights = e * (1.0 / tl.sum(e, 1))[:, None]
     if rate == 0:
         return weights, weights
-    place = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * (size * size) + row * size + column
-    return weights, tl.where(kept(place, key, rate), weights, 0.0)
+    first = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * size
+    return weights, tl.where(kept(first + row, column, key, rate), weights, 0.0)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ LOG2E = 1.4426950408889634
 TILES = {  # queries and keys of a tile, warps, stages of loading ahead
     "forward": (128, 64, 8, 3),
     "keys": (32, 128, 4, 3),
-    "queries": (128, 64, 8, 3),
+    "queries": (64, 32, 4, 3),
 }
 
 
@@ -32,18 +32,12 @@ def _scores(q, k, row, column, n, scale: tl.constexpr, causal: tl.constexpr):
 
 
 @triton.jit
-def _kept(row, column, sequence, head, key, heads: tl.constexpr, size: tl.constexpr, rate: tl.constexpr):
-    """Which weights dropout keeps [rows, columns]. What is kept is scaled up at the end."""
-    place = ((sequence * heads + head) * size + row) * size + column
-    return kept(place, key, rate)
-
-
-@triton.jit
-def _span(bounds, tiles):
-    """The sequence of this program, the tile in it, where it begins, and how long it is."""
+def _span(bounds, tiles, size: tl.constexpr):
+    """The tile of this program, where its sequence begins, how long that is, and a number for its first row."""
     sequence, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     begin = tl.load(bounds + sequence).to(tl.int64)
-    return sequence, tile, begin, (tl.load(bounds + sequence + 1) - begin).to(tl.int32)
+    number = (sequence * tl.num_programs(1) + tl.program_id(1)) * size
+    return tile, begin, (tl.load(bounds + sequence + 1) - begin).to(tl.int32), number
 
 
 @triton.jit
@@ -65,7 +59,7 @@ def _forward(
     columns: tl.constexpr,
 ):
     """out [T, H, K]; totals [H, T] are the softmax's denominators, as powers of two."""
-    sequence, tile, begin, n = _span(bounds, tiles)
+    tile, begin, n, number = _span(bounds, tiles, size)
     head, key = tl.program_id(1), tl.load(keys)
     if tile * rows < n:
         row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
@@ -85,12 +79,65 @@ def _forward(
             e, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(top - higher)
             total = total * shrink + tl.sum(e, 1)
             if rate > 0:
-                e = tl.where(_kept(row[:, None], column[None, :], sequence, head, key, heads, size, rate), e, 0.0)
+                e = tl.where(kept(number + row[:, None], column[None, :], key, rate), e, 0.0)
             mixed = tl.dot(e.to(v.dtype), v, mixed * shrink[:, None])
             top = higher
         to = out + (begin + row[:, None]) * (heads * width) + head * width + across
         tl.store(to, (mixed / (total * (1 - rate))[:, None]).to(q.dtype), inside)
         tl.store(totals + head * tokens + begin + row, top + tl.log2(total), row < n)
+
+
+@triton.jit
+def _backward_queries(
+    qkv,
+    upper,
+    values,
+    out,
+    totals,
+    deltas,
+    bounds,
+    keys,
+    tokens,
+    tiles,
+    scale: tl.constexpr,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    size: tl.constexpr,
+    causal: tl.constexpr,
+    rate: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    """The gradient of queries into out [T, 3, H, K], from the gradient `upper` [T, H, K] of the mixed `values`; and deltas
+    [H, T], the sums of both one's products, that keys want too."""
+    tile, begin, n, number = _span(bounds, tiles, size)
+    head, key = tl.program_id(1), tl.load(keys)
+    if tile * rows < n:
+        row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
+        inside = row < n
+        of_token: tl.constexpr = 3 * heads * width
+        natural: tl.constexpr = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
+        first = begin * of_token + head * width
+        places = first + row[:, None] * of_token + across
+        q = tl.load(qkv + places, inside[:, None], 0.0)
+        ends = (begin + row[:, None]) * (heads * width) + head * width + across
+        du, mixed = tl.load(upper + ends, inside[:, None], 0.0), tl.load(values + ends, inside[:, None], 0.0)
+        total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
+        delta = tl.sum(du.to(tl.float32) * mixed.to(tl.float32), 1) * (1 - rate)
+        tl.store(deltas + head * tokens + begin + row, delta, inside)
+        dq = tl.zeros([rows, width], tl.float32)
+        stop = tl.minimum(n, (tile + 1) * rows) if causal else n
+        for start in range(0, stop, columns):
+            column = start + tl.arange(0, columns)
+            there = (column < n)[:, None]
+            k = tl.load(qkv + first + heads * width + column[:, None] * of_token + across, there, 0.0)
+            v = tl.load(qkv + first + 2 * heads * width + column[:, None] * of_token + across, there, 0.0)
+            weights = tl.exp2(_scores(q, k, row, column, n, scale, causal) - total[:, None])
+            dw = tl.dot(du, tl.trans(v))
+            if rate > 0:
+                dw = tl.where(kept(number + row[:, None], column[None, :], key, rate), dw, 0.0)
+            dq = tl.dot((weights * (dw - delta[:, None])).to(k.dtype), k, dq)
+        tl.store(out + places, (dq * natural).to(q.dtype), inside[:, None])
 
 
 @triton.jit
@@ -113,8 +160,8 @@ def _backward_keys(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """The gradients of keys and values into out [T, 3, H, K], from the gradient `upper` [T, H, K] of the mixed values."""
-    sequence, tile, begin, n = _span(bounds, tiles)
+    """The gradients of keys and values into out [T, 3, H, K]."""
+    tile, begin, n, number = _span(bounds, tiles, size)
     head, key = tl.program_id(1), tl.load(keys)
     if tile * columns < n:
         column, across = tile * columns + tl.arange(0, columns), tl.arange(0, width)[None, :]
@@ -133,12 +180,13 @@ def _backward_keys(
             q = tl.load(qkv + first + row[:, None] * of_token + across, inside[:, None], 0.0)
             du = tl.load(upper + (begin + row[:, None]) * (heads * width) + head * width + across, inside[:, None], 0.0)
             total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
-            delta = tl.load(deltas + (begin + row) * heads + head, inside, 0.0) * (1 - rate)
-            seen = (column < n)[:, None] & (column[:, None] <= row[None, :]) if causal else (column < n)[:, None]
-            weights = tl.where(seen, tl.exp2(tl.dot(k, tl.trans(q)) * scale - total[None, :]), 0.0)  # [columns, rows]
+            delta = tl.load(deltas + head * tokens + begin + row, inside, 0.0)
+            weights = tl.exp2(tl.dot(k, tl.trans(q)) * scale - total[None, :])  # [columns, rows]
+            if causal:
+                weights = tl.where(column[:, None] <= row[None, :], weights, 0.0)
             dw = tl.dot(v, tl.trans(du))
             if rate > 0:
-                keep = _kept(row[None, :], column[:, None], sequence, head, key, heads, size, rate)
+                keep = kept(number + row[None, :], column[:, None], key, rate)
                 dv = tl.dot(tl.where(keep, weights, 0.0).to(du.dtype), du, dv)
                 dw = tl.where(keep, dw, 0.0)
             else:
@@ -146,55 +194,6 @@ def _backward_keys(
             dk = tl.dot((weights * (dw - delta[None, :])).to(q.dtype), q, dk)
         tl.store(out + places + heads * width, (dk * natural).to(k.dtype), there)
         tl.store(out + places + 2 * heads * width, (dv * (1 / (1 - rate))).to(k.dtype), there)
-
-
-@triton.jit
-def _backward_queries(
-    qkv,
-    upper,
-    out,
-    totals,
-    deltas,
-    bounds,
-    keys,
-    tokens,
-    tiles,
-    scale: tl.constexpr,
-    heads: tl.constexpr,
-    width: tl.constexpr,
-    size: tl.constexpr,
-    causal: tl.constexpr,
-    rate: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-):
-    """The gradient of queries into out [T, 3, H, K]."""
-    sequence, tile, begin, n = _span(bounds, tiles)
-    head, key = tl.program_id(1), tl.load(keys)
-    if tile * rows < n:
-        row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
-        inside = row < n
-        of_token: tl.constexpr = 3 * heads * width
-        natural: tl.constexpr = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
-        first = begin * of_token + head * width
-        places = first + row[:, None] * of_token + across
-        q = tl.load(qkv + places, inside[:, None], 0.0)
-        du = tl.load(upper + (begin + row[:, None]) * (heads * width) + head * width + across, inside[:, None], 0.0)
-        total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
-        delta = tl.load(deltas + (begin + row) * heads + head, inside, 0.0) * (1 - rate)
-        dq = tl.zeros([rows, width], tl.float32)
-        stop = tl.minimum(n, (tile + 1) * rows) if causal else n
-        for start in range(0, stop, columns):
-            column = start + tl.arange(0, columns)
-            there = (column < n)[:, None]
-            k = tl.load(qkv + first + heads * width + column[:, None] * of_token + across, there, 0.0)
-            v = tl.load(qkv + first + 2 * heads * width + column[:, None] * of_token + across, there, 0.0)
-            weights = tl.exp2(_scores(q, k, row, column, n, scale, causal) - total[:, None])
-            dw = tl.dot(du, tl.trans(v))
-            if rate > 0:
-                dw = tl.where(_kept(row[:, None], column[None, :], sequence, head, key, heads, size, rate), dw, 0.0)
-            dq = tl.dot((weights * (dw - delta[:, None])).to(k.dtype), k, dq)
-        tl.store(out + places, (dq * natural).to(q.dtype), inside[:, None])
 
 
 @torch.library.triton_op("bertkit::attend_tiles", mutates_args=())
@@ -218,12 +217,10 @@ def _gradient(
     rate: float,
     causal: bool,
 ) -> Tensor:
-    upper = upper.contiguous()
-    deltas = (upper.float() * out.float()).sum(-1)  # [T, H]
-    found = torch.empty_like(qkv)
-    tensors = (qkv, upper, found, totals, deltas)
-    _launch(_backward_keys, "keys", 1, tensors, bounds, key, longest, rate, causal)
-    _launch(_backward_queries, "queries", 0, tensors, bounds, key, longest, rate, causal)
+    upper, found, deltas = upper.contiguous(), torch.empty_like(qkv), torch.empty_like(totals)
+    settings = bounds, key, longest, rate, causal
+    _launch(_backward_queries, "queries", 0, (qkv, upper, out, found, totals, deltas), *settings)
+    _launch(_backward_keys, "keys", 1, (qkv, upper, found, totals, deltas), *settings)
     return found
 
 
