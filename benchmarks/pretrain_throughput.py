@@ -8,6 +8,7 @@ those of the examples; padding and filler count for neither.
 import gc
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,15 @@ def seconds(step, steps: int) -> float:
 
 def measure_ours(config: Config, data: list[PretrainingBatch], steps: int) -> tuple[float, float]:
     free()
+    step, tokens = measured_step(config, data)
+    started = time.perf_counter()
+    result = timed(step, steps, tokens)
+    print(f"bertkit {result[0]:,.0f} tokens/s, start to end {time.perf_counter() - started:.0f} s", flush=True)
+    return result
+
+
+def measured_step(config: Config, data: list[PretrainingBatch]) -> tuple[Callable[[int], None], float]:
+    """A step, and how many tokens it reads on average."""
     torch.manual_seed(0)
     network = Pretraining(replace(config, vocabulary=30_522)).to(DEVICE).train()
     optimizers = Optimizers(network, Optimizer(), fused=True)
@@ -107,10 +117,7 @@ def measure_ours(config: Config, data: list[PretrainingBatch], steps: int) -> tu
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizers.step(1.0)
 
-    started = time.perf_counter()
-    result = timed(step, steps, float(np.mean([row.tokens for row in data])))
-    print(f"bertkit {result[0]:,.0f} tokens/s, start to end {time.perf_counter() - started:.0f} s", flush=True)
-    return result
+    return step, float(np.mean([row.tokens for row in data]))
 
 
 def measure_theirs(

@@ -33,7 +33,7 @@ def _tile(width: tl.constexpr, columns: tl.constexpr):
 
 
 @triton.jit
-def _forward(x, bias, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr):
+def _gelu_forward(x, bias, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr):
     tile, column = _tile(width, columns)
     row = (tile * rows + tl.arange(0, rows))[:, None]
     at, inside = row.to(tl.int64) * width + column, (row < count) & (column < width)
@@ -42,7 +42,7 @@ def _forward(x, bias, out, count, width: tl.constexpr, rows: tl.constexpr, colum
 
 
 @triton.jit
-def _backward(
+def _gelu_backward(
     x, bias, upper, out, sums, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr
 ):
     """x's gradient into out, and its sum over the program's rows into its row of sums."""
@@ -64,14 +64,14 @@ def _backward(
 def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias) for x [T, F] and bias [F]."""
     out = torch.empty_like(x)
-    _launch(_forward, ROWS, x, bias, out)
+    _launch(_gelu_forward, ROWS, x, bias, out)
     return out
 
 
 @torch.library.triton_op("bertkit::gelu_backward", mutates_args=())
 def _gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     out, sums = torch.empty_like(x), x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
-    _launch(_backward, SPAN, x, bias, upper.contiguous(), out, sums)
+    _launch(_gelu_backward, SPAN, x, bias, upper.contiguous(), out, sums)
     return out, sums.sum(0).to(bias.dtype)
 
 

@@ -44,7 +44,7 @@ def _weights(q, k, n, key, scale: tl.constexpr, size: tl.constexpr, causal: tl.c
 
 
 @triton.jit
-def _forward(
+def _short_forward(
     qkv,
     out,
     bounds,
@@ -72,7 +72,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _short_backward(
     qkv,
     upper,
     out,
@@ -110,14 +110,14 @@ def _backward(
 def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], sequences of at most 128 tokens; key seeds dropout."""
     out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
-    _launch(_forward, (qkv, out), bounds, key, longest, rate, causal)
+    _launch(_short_forward, (qkv, out), bounds, key, longest, rate, causal)
     return out
 
 
 @torch.library.triton_op("bertkit::attend_short_backward", mutates_args=())
 def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     out = torch.empty_like(qkv)
-    _launch(_backward, (qkv, upper.contiguous(), out), bounds, key, longest, rate, causal)
+    _launch(_short_backward, (qkv, upper.contiguous(), out), bounds, key, longest, rate, causal)
     return out
 
 

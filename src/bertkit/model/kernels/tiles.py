@@ -41,7 +41,7 @@ def _span(bounds, tiles, size: tl.constexpr):
 
 
 @triton.jit
-def _forward(
+def _tiles_forward(
     qkv,
     out,
     totals,
@@ -88,7 +88,7 @@ def _forward(
 
 
 @triton.jit
-def _backward_queries(
+def _tiles_backward_queries(
     qkv,
     upper,
     values,
@@ -141,7 +141,7 @@ def _backward_queries(
 
 
 @triton.jit
-def _backward_keys(
+def _tiles_backward_keys(
     qkv,
     upper,
     out,
@@ -201,7 +201,7 @@ def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: f
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], and what the gradient needs [H, T]; key seeds dropout."""
     out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
     totals = qkv.new_empty(qkv.shape[2], qkv.shape[0], dtype=torch.float32)
-    _launch(_forward, "forward", 0, (qkv, out, totals), bounds, key, longest, rate, causal)
+    _launch(_tiles_forward, "forward", 0, (qkv, out, totals), bounds, key, longest, rate, causal)
     return out, totals
 
 
@@ -219,8 +219,8 @@ def _gradient(
 ) -> Tensor:
     upper, found, deltas = upper.contiguous(), torch.empty_like(qkv), torch.empty_like(totals)
     settings = bounds, key, longest, rate, causal
-    _launch(_backward_queries, "queries", 0, (qkv, upper, out, found, totals, deltas), *settings)
-    _launch(_backward_keys, "keys", 1, (qkv, upper, found, totals, deltas), *settings)
+    _launch(_tiles_backward_queries, "queries", 0, (qkv, upper, out, found, totals, deltas), *settings)
+    _launch(_tiles_backward_keys, "keys", 1, (qkv, upper, found, totals, deltas), *settings)
     return found
 
 

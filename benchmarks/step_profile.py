@@ -1,0 +1,87 @@
+"""Where does a pre-training step of BERT spend its time? Every kernel's time by part, beside what the GPU can do at best.
+
+The step is that of pretrain_throughput.py. What matrix products and copies can do is measured on the step's own shapes.
+"""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from measure import alone, arguments, report
+from pretrain_throughput import DEVICE, draw, measured_step, seconds
+from support.stores import made_up_store
+
+from bertkit.data.examples import ExampleSettings, ExampleSource
+from bertkit.model.config import Config, sized
+
+PARTS = {  # by what a kernel's name has; the first that fits
+    "attention": ("_short_", "_tiles_", "flash"),
+    "GELU and its bias": ("_gelu_",),
+    "matrix products": ("nvjet", "gemm", "cutlass", "splitKreduce"),
+    "vocabulary's loss": ("softmax", "nll_loss", "argmax"),
+    "embeddings": ("embedding", "index"),
+    "norms, residuals, dropout": ("layer_norm",),
+    "biases' gradients": ("_sum",),
+    "optimiser and clipping": ("multi_tensor", "foreach", "adam"),
+}
+STEPS = 4
+
+
+def main() -> None:
+    options = arguments(__doc__, size="base", length=128, dropout=0.1, row_tokens=131_072)
+    config = sized(options.size, dropout=options.dropout, attention_dropout=options.dropout)
+    with tempfile.TemporaryDirectory() as scratch:
+        store = made_up_store(Path(scratch) / "s", 4000, pieces=30_522, longest=400)
+        settings = ExampleSettings(length=options.length)
+        data = draw(ExampleSource(store, settings, seed=0, tokens=options.row_tokens, grids=False), 4)
+    step, tokens = measured_step(config, data)
+    for index in range(5):
+        step(index)
+    with alone():
+        wall = min(seconds(step, 10) for _ in range(3)) / 10
+        kernels = profiled(step)
+        products, copies = ceilings(config, options.row_tokens)
+    shares = by_part(kernels).items()
+    rows = [
+        {"part": part, "ms": ms, "ns a token": ms / tokens * 1e6, "share": f"{ms / wall / 10:.0f}%"} for part, ms in shares
+    ]
+    print(f"a step: {wall * 1000:.1f} ms, {tokens / wall / 1e6:.3f} M tokens/s")
+    print(f"at best: matrix products {products / 1e12:.0f} TFLOP/s, copies {copies / 1e12:.2f} TB/s")
+    report(f"A step of BERT-{options.size} on {torch.cuda.get_device_name()}, bf16", rows)
+    for name, ms in sorted(kernels.items(), key=lambda kernel: -kernel[1])[:25]:
+        print(f"{ms:8.3f} ms {part_of(name):26} {name[:100]}")
+
+
+def profiled(step) -> dict[str, float]:
+    """Milliseconds a step of every kernel."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for index in range(STEPS):
+            step(index)
+        torch.cuda.synchronize()
+    return {event.key: event.self_device_time_total / 1000 / STEPS for event in profile.key_averages()}
+
+
+def by_part(kernels: dict[str, float]) -> dict[str, float]:
+    found = dict.fromkeys([*PARTS, "rest"], 0.0)
+    for name, ms in kernels.items():
+        found[part_of(name)] += ms
+    return dict(sorted(found.items(), key=lambda part: -part[1])) | {"all": sum(found.values())}
+
+
+def part_of(name: str) -> str:
+    return next((part for part, marks in PARTS.items() if any(mark in name for mark in marks)), "rest")
+
+
+def ceilings(config: Config, tokens: int) -> tuple[float, float]:
+    """FLOP/s of the feed-forward's first product, and bytes/s of copying what it gives."""
+    x, weight = (torch.randn(n, config.width, device=DEVICE, dtype=torch.bfloat16) for n in (tokens, config.feedforward))
+    product = x @ weight.T
+    flops = 2 * tokens * config.width * config.feedforward
+    times = [
+        min(seconds(lambda _, run=run: run(), 20) for _ in range(3)) / 20 for run in (lambda: x @ weight.T, product.clone)
+    ]
+    return flops / times[0], 2 * product.nbytes / times[1]
+
+
+if __name__ == "__main__":
+    main()
