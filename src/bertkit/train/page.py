@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.atomic import new_file
+from bertkit.train.run import flat
 
 BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#059669", "#6b7280"
 INK, LINE = "#111827", "#e5e7eb"
@@ -82,18 +83,13 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = (), *, words: int
 
 
 def settings_table(settings: Mapping[str, Any]) -> str:
-    return table(flat(settings).items())
+    return table(spelled(settings).items())
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one list of dotted names."""
-    names: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            names |= flat(value, f"{prefix}{name}.")
-        else:
-            names[f"{prefix}{name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return names
+def spelled(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Nested settings as one list of dotted names, the values as people write them."""
+    names = flat(settings)
+    return {name: ", ".join(map(str, one)) if isinstance(one, list) else str(one) for name, one in names.items()}
 
 
 def draw(panels: Sequence[Callable[[Any], None]], height: float = 2.8) -> str:
