@@ -6,23 +6,20 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Self
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bertkit.data.draws import EPOCH, draw, permute, uniform
-from bertkit.data.masking import Masking, Row, choose
-from bertkit.data.masking import replace as replace_ids
-from bertkit.data.packing import Shapes, lay_row
+from bertkit.data.masking import Masking, Row, choose, replace
+from bertkit.data.packing import Packed, Shapes, filled, lay_row
 from bertkit.data.pairs import Spans, plan_spans
 from bertkit.data.store import Store
 from bertkit.data.windows import NOTHING
 from bertkit.errors import DataError
-from bertkit.model.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +42,9 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class PretrainingBatch:
+class PretrainingBatch(Packed):
     """A packed batch with its two tasks. Capacities are fixed: what is not used has the target NOTHING."""
 
-    batch: Batch
     places: Tensor  # [M] where pieces are to be told
     targets: Tensor  # [M]
     labels: Tensor  # [B] 0: B follows A
@@ -60,14 +56,6 @@ class PretrainingBatch:
     def count(self, name: str) -> int:
         """What a network's sum of this name is a mean over: sentences, all tokens, or pieces that were hidden."""
         return {"next": self.pairs, "token": self.tokens}.get(name.split("_")[0], self.hidden)
-
-    def to(self, device: torch.device | str) -> Self:
-        return self.map(lambda tensor: tensor.to(device))
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with each tensor changed."""
-        changed = {name: change(getattr(self, name)) for name in ("places", "targets", "labels", "size")}
-        return replace(self, batch=self.batch.map(change), **changed)  # type: ignore[arg-type]
 
 
 class ExampleSource:
@@ -152,20 +140,21 @@ class ExampleSource:
         else:
             chosen = choose(row, self.settings.masking, bits)
             fates = draw(self.seed, 5, examples.epoch, examples.numbers[row.owners], positions)
-            ids = replace_ids(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
+            ids = replace(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
             places, targets = np.flatnonzero(chosen), row.ids[chosen]
-        packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids).map(torch.from_numpy)
+        packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids)
         labels = spans.label if self.settings.pairs != "none" else np.full(len(spans), NOTHING)
-        return PretrainingBatch(
+        arrays = PretrainingBatch(
             batch=packed,
-            places=_filled(places, self._capacity(), 0),
-            targets=_filled(targets, self._capacity(), NOTHING),
-            labels=_filled(labels, packed.sequences, NOTHING),
-            size=torch.tensor(len(row.ids)),
+            places=filled(places, self._capacity(), 0),
+            targets=filled(targets, self._capacity(), NOTHING),
+            labels=filled(labels, packed.sequences, NOTHING),
+            size=np.array(len(row.ids)),  # type: ignore[arg-type]
             hidden=len(places),
             pairs=int((labels != NOTHING).sum()),
             tokens=len(row.ids),
         )
+        return arrays.map(torch.from_numpy)
 
     def _row(self, spans: Spans) -> tuple[Row, np.ndarray, np.ndarray]:
         """[CLS] A [SEP] B [SEP] of each example, one after the other; with segments and positions."""
@@ -188,7 +177,3 @@ class ExampleSource:
             return self.shapes.budget
         rate = self.settings.masking.rate
         return -(-int(self.shapes.budget * rate + self.shapes.sequences(self.settings.length)) // 64) * 64
-
-
-def _filled(values: np.ndarray, size: int, filler: int) -> Tensor:
-    return torch.from_numpy(np.concatenate([values, np.full(size - len(values), filler)], dtype=np.int64))

@@ -6,9 +6,9 @@ belongs to no text, and everything else in the batch gets a fixed size too: as m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -41,6 +41,21 @@ class Shapes:
     def boundaries(self, length: int) -> int:
         """Room for the boundaries of the sequences and of the filler."""
         return self.sequences(length) + -(-self.budget // length) + 1
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch, and beside it tensors or arrays of what is to be told of it."""
+
+    batch: Batch
+
+    def to(self, device: Any) -> Self:
+        return self.map(lambda tensor: tensor.to(device))
+
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """The same with each tensor or array changed."""
+        batch, beside = self.batch.map(change), {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, batch=batch, **{n: change(v) for n, v in beside.items() if hasattr(v, "shape")})
 
 
 def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
@@ -150,6 +165,11 @@ def _boundaries(ends: np.ndarray, longest: int, shapes: Shapes | None) -> np.nda
 
 def _row(values: np.ndarray, fill: int) -> Any:
     return np.concatenate([values, np.zeros(fill, np.int64)], dtype=np.int64)
+
+
+def filled(values: np.ndarray, size: int, filler: float) -> Any:
+    """The values, and filler behind them up to a size."""
+    return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
 
 
 def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[np.ndarray]:
