@@ -55,8 +55,7 @@ class QuestionAnswering(Task):
         return replace(settings, threshold=0.0 if may_pass else settings.threshold)
 
     def units(self, records: Sequence[Question], tokenizer: Tokenizer) -> list[list[Input]]:
-        check_texts(records, lambda record: record.question)
-        check_texts(records, lambda record: record.context)
+        check_texts(records, "question", "context")
         contexts = {record.context: None for record in records}
         pieces = dict(zip(contexts, tokenizer.pieces(list(contexts)), strict=True))
         questions = tokenizer.pieces([record.question for record in records])
