@@ -84,7 +84,7 @@ def lay_row(
         raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
     positions = np.arange(len(ids)) - np.repeat(ends - sizes, sizes)
-    parts = (_fixed_grid(sizes, longest, shapes) if shapes else _grids(sizes, longest)) if grids else []
+    parts = _grids(sizes, longest, shapes) if grids else []
     return Batch(
         ids=_row(ids, fill),
         segments=_row(segments, fill),
@@ -119,24 +119,19 @@ class _Grid:
     rows: int
 
 
-def _grids(sizes: np.ndarray, longest: int) -> list[_Grid]:
-    """Sequences by halves of the longest length, so that no grid is more than half empty; if all is small, one grid."""
-    if len(sizes) * longest <= SMALL:
-        return [_Grid(np.arange(len(sizes)), longest, len(sizes))]
+def _grids(sizes: np.ndarray, longest: int, shapes: Shapes | None) -> list[_Grid]:
+    """Sequences by halves of the longest length, so that no grid is more than half empty; one grid if all is small or the
+    shape fixed."""
+    if shapes or len(sizes) * longest <= SMALL:
+        return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest) if shapes else len(sizes))]
     halvings = np.floor(np.log2(longest / sizes)).astype(np.int64)
     groups = [np.flatnonzero(halvings == halving) for halving in np.unique(halvings)]
     return [_Grid(members, int(sizes[members].max()), len(members)) for members in groups]
 
 
-def _fixed_grid(sizes: np.ndarray, longest: int, shapes: Shapes) -> list[_Grid]:
-    return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest))]
-
-
 def _bucket(grid: _Grid, sizes: np.ndarray, begins: np.ndarray) -> Bucket:
-    lengths = np.ones(grid.rows, np.int64)  # rows beyond the members repeat the first token: harmless, never read
-    lengths[: len(grid.members)] = sizes[grid.members]
-    first = np.zeros(grid.rows, np.int64)
-    first[: len(grid.members)] = begins[grid.members]
+    # Rows beyond the members repeat the first token: harmless, never read.
+    lengths, first = filled(sizes[grid.members], grid.rows, 1), filled(begins[grid.members], grid.rows, 0)
     column = np.arange(grid.length)
     tokens = first[:, None] + np.minimum(column, lengths[:, None] - 1)
     inside = column < lengths[:, None]

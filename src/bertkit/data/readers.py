@@ -336,10 +336,9 @@ def _answers(value: Any, start: Any, context: str) -> tuple[tuple[str, int], ...
         text, at = (answer, None) if isinstance(answer, str) else (answer.get("text"), answer.get("answer_start"))
         at = context.find(_text(text, "answers")) if at in (None, "") else int(at)
         if at < 0 or not context.startswith(_text(text, "answers"), at):
-            there = (
-                f'at character {at}, where "{_show(context[at : at + len(text)])}" stands' if at >= 0 else "in the context"
-            )
-            raise BadRow(f'the answer "{_show(text)}" is not {there}; mend the answer or its offset')
+            other = f'at character {at}, where "{_show(context[at : at + len(text)])}" stands'
+            place = other if at >= 0 else "in the context"
+            raise BadRow(f'the answer "{_show(text)}" is not {place}; mend the answer or its offset')
         answers.append((text, at))
     return tuple(answers)
 

@@ -172,11 +172,9 @@ def classes(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tens
 
 def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """Any number of classes of each place; right is who has all of them."""
-    known = ~data.targets.isnan()
-    each = F.binary_cross_entropy_with_logits(
-        logits, data.targets.nan_to_num(), pos_weight=network.weights, reduction="none"
-    )
-    right = ((logits > 0) == (data.targets > 0.5)).all(1) & known.all(1)
+    known, targets = ~data.targets.isnan(), data.targets.nan_to_num()
+    each = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=network.weights, reduction="none")
+    right = ((logits > 0) == (targets > 0.5)).all(1) & known.all(1)
     return (each * known).mean(1).sum(), right.sum().float()
 
 

@@ -75,10 +75,8 @@ def check(settings: dict[str, Any]) -> None:
         raise ArtifactError(f"the tokenizer is {model} with {found}; expected one of {expected}")
     normalizer = settings["normalizer"] or {}
     if model == "WordPiece" and not normalizer.get("clean_text"):
-        raise ArtifactError(
-            f"the tokenizer's normalizer is {normalizer.get('type', 'nothing')}; "
-            "expected BertNormalizer with clean_text on, as BERT was published"
-        )
+        expected = "expected BertNormalizer with clean_text on, as BERT was published"
+        raise ArtifactError(f"the tokenizer's normalizer is {normalizer.get('type', 'nothing')}; {expected}")
 
 
 def complete(backend: Backend) -> dict[str, str]:
@@ -98,9 +96,8 @@ def complete(backend: Backend) -> dict[str, str]:
         )
     frame = " ".join(backend.encode("", "").tokens)
     if frame not in (f"{cls} {sep} {sep}", f"{cls} {sep} {sep} {sep}"):
-        raise ArtifactError(
-            f"the tokenizer frames a pair with {frame}; expected {cls} A {sep} B {sep}, or {sep} {sep} between"
-        )
+        expected = f"expected {cls} A {sep} B {sep}, or {sep} {sep} between"
+        raise ArtifactError(f"the tokenizer frames a pair with {frame}; {expected}")
     return names
 
 

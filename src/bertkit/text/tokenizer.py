@@ -221,13 +221,9 @@ class Tokenizer:
         first, second = [cls, a, sep], [] if b is None else [sep] * (self.between - 1) + [b, sep]
         parts = first + second
         sizes = [sum(map(len, first)), sum(map(len, second))]
-        return Encoding(
-            ids=np.concatenate([part.ids for part in parts]),
-            segments=np.repeat(np.arange(2, dtype=np.int8), sizes),
-            offsets=np.concatenate([part.offsets for part in parts]),
-            starts=np.concatenate([part.starts for part in parts]),
-            dropped=full + specials - sum(sizes),
-        )
+        ids, offsets = np.concatenate([part.ids for part in parts]), np.concatenate([part.offsets for part in parts])
+        segments, starts = np.repeat(np.arange(2, dtype=np.int8), sizes), np.concatenate([part.starts for part in parts])
+        return Encoding(ids, segments, offsets, starts, dropped=full + specials - sum(sizes))
 
     def decode(self, ids: Sequence[int] | np.ndarray, *, skip_specials: bool = True) -> str:
         """Text for ids; what the normaliser took away (case, accents, spacing) stays lost."""
@@ -278,11 +274,8 @@ def read_vocabulary(file: Path) -> dict[str, int]:
 
 def _pieces(encoding: tokenizers.Encoding) -> Pieces:
     words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
-    return Pieces(
-        ids=np.array(encoding.ids, np.int32),
-        offsets=np.array(encoding.offsets, np.int32).reshape(-1, 2),
-        starts=np.diff(words, prepend=np.int32(-2)) != 0,
-    )
+    ids, offsets = np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    return Pieces(ids, offsets, starts=np.diff(words, prepend=np.int32(-2)) != 0)
 
 
 def _without_space(pieces: Pieces, text: str) -> Pieces:

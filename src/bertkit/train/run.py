@@ -22,9 +22,8 @@ def open_run(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> No
     if file.exists():
         old = json.loads(file.read_text(encoding="utf-8"))
         if (changed := differences(old, new)) and not fork:
-            raise TrainingError(
-                f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork to go on so"
-            )
+            advice = "Give another --out, or --fork to go on so"
+            raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. {advice}")
     elif run.exists() and any(run.iterdir()):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
     with new_file(file) as aside:
