@@ -7,7 +7,7 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 import torch
@@ -58,30 +58,29 @@ class PretrainingBatch(Packed):
         return {"next": self.pairs, "token": self.tokens}.get(name.split("_")[0], self.hidden)
 
 
+@dataclass(eq=False)
 class ExampleSource:
     """Rows of examples from a store."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: ExampleSettings,
-        *,
-        seed: int,
-        tokens: int,
-        grids: bool = True,
-        held_out: float = 0.0,
-        evaluation: bool = False,
-    ):
-        self.held_out, self.evaluation = held_out, evaluation
-        self.store, self.settings, self.seed, self.grids = store, settings, seed, grids
-        self.tokenizer = store.tokenizer
+    store: Store
+    settings: ExampleSettings
+    _: KW_ONLY
+    seed: int
+    tokens: int  # of a row
+    grids: bool = True
+    held_out: float = 0.0  # share of documents kept for evaluation
+    evaluation: bool = False  # show those, else the others
+
+    def __post_init__(self) -> None:
+        self.tokenizer, settings = self.store.tokenizer, self.settings
         special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
         self._ordinary = np.setdiff1d(np.arange(len(self.tokenizer)), special)
-        if tokens < settings.length:
-            raise DataError(f"a row of {tokens} tokens is shorter than an example of {settings.length}", store.path)
+        if self.tokens < settings.length:
+            short = f"a row of {self.tokens} tokens is shorter than an example of {settings.length}"
+            raise DataError(short, self.store.path)
         self._plans = dict[int, Spans]()
         usual = float(self.plan(0).sizes.mean())
-        self.shapes = Shapes(tokens, (settings.length,), crowding=1.2 * settings.length / usual)
+        self.shapes = Shapes(self.tokens, (settings.length,), crowding=1.2 * settings.length / usual)
 
     def plan(self, epoch: int) -> Spans:
         """An epoch's examples in the order of the store; the last two plans are kept."""

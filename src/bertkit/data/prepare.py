@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +165,8 @@ def _duplicates(corpus: Corpus, cleaning: Cleaning, out: Path) -> set[int]:
 
 def _units(corpus: Corpus, cleaning: Cleaning, duplicates: set[int], done: int) -> Iterator[Unit]:
     """The documents after the first `done`, in units; where a unit ends depends on the documents alone."""
-    documents, size, dropped = list[Document](), 0, list[dict[str, str]]()
-    read = 0
-    for read, document in enumerate(corpus, start=1):
-        if read <= done:
-            continue
+    documents, size, dropped, read = list[Document](), 0, list[dict[str, str]](), done
+    for read, document in enumerate(islice(corpus, done, None), start=done + 1):
         if read - 1 in duplicates:
             dropped.append(_dropped("duplicate", document))
         elif cleaning.min_words and len(document.text.split()) < cleaning.min_words:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as Backend
 
 from bertkit.errors import ArtifactError
 
+MAX_WORD = 100  # characters; a longer word becomes [UNK], where words have a longest length
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -28,8 +29,8 @@ SPELLINGS = {
 SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Metaspace"}  # the pre-tokenizer of each model
 
 
-def wordpiece(model: models.WordPiece, *, cased: bool) -> Backend:
-    backend = Backend(model)
+def wordpiece(vocabulary: dict[str, int], *, cased: bool, max_word: int = MAX_WORD) -> Backend:
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=max_word))
     backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)

@@ -26,7 +26,6 @@ from bertkit.text import kinds
 from bertkit.text.sentencepiece import read_sentencepiece
 
 SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
-MAX_WORD = 100  # characters; a longer word becomes [UNK], where words have a longest length
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
 WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
@@ -85,13 +84,12 @@ class Tokenizer:
 
     @classmethod
     def from_vocabulary(
-        cls, vocabulary: Sequence[str] | Mapping[str, int], *, cased: bool, max_word: int = MAX_WORD
+        cls, vocabulary: Sequence[str] | Mapping[str, int], *, cased: bool, max_word: int = kinds.MAX_WORD
     ) -> Tokenizer:
         """A WordPiece tokenizer over the given pieces: in order of their ids, or mapped to them."""
         if not isinstance(vocabulary, Mapping):
             vocabulary = {piece: index for index, piece in enumerate(vocabulary)}
-        model = models.WordPiece(dict(vocabulary), unk_token="[UNK]", max_input_chars_per_word=max_word)
-        return cls(kinds.wordpiece(model, cased=cased))
+        return cls(kinds.wordpiece(dict(vocabulary), cased=cased, max_word=max_word))
 
     @classmethod
     def load(cls, path: Path | str, *, cased: bool | None = None) -> Tokenizer:
@@ -312,7 +310,7 @@ def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
     vocabulary = read_vocabulary(file)
     if cased is None:
         cased = any(piece.isalpha() and piece != piece.lower() for piece in vocabulary)
-    return kinds.wordpiece(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD), cased=cased)
+    return kinds.wordpiece(vocabulary, cased=cased)
 
 
 def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.Tokenizer:
