@@ -62,10 +62,6 @@ class Progress:
     dropped: dict[str, int] = field(default_factory=dict)  # documents by reason
     listed: int = 0  # bytes of dropped.jsonl, a line for each of them
 
-    def save(self, folder: Path) -> None:
-        with new_file(folder / "progress.json") as aside:
-            aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
 
 class UnitEncoder:
     """A worker: units in, each with its piece of the store out."""
@@ -195,7 +191,8 @@ def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dr
         progress.listed = stream.tell()
     progress.read = read
     progress.dropped = dict(Counter(progress.dropped) + Counter(one["reason"] for one in dropped))
-    progress.save(out)
+    with new_file(out / "progress.json") as aside:
+        aside.write_text(json.dumps(asdict(progress)), encoding="utf-8")
 
 
 def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:

@@ -6,6 +6,7 @@ import math
 import types
 import typing
 from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from bertkit.data.masking import Masking
@@ -113,12 +114,8 @@ class Recipe(Training):
 
     def phase_at(self, progress: float) -> int:
         """The phase of a run that has come this far, 0 to 1."""
-        passed = 0.0
-        for index, phase in enumerate(self.phases):
-            passed += phase.share
-            if progress < passed - 1e-9:
-                return index
-        return len(self.phases) - 1
+        ends = accumulate(phase.share for phase in self.phases[:-1])
+        return sum(progress >= end - 1e-9 for end in ends)
 
 
 @dataclass(frozen=True, kw_only=True)
