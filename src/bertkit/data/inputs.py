@@ -52,10 +52,11 @@ def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = Non
     begins = np.cumsum(sizes) - sizes
     ids, segments = (np.concatenate([getattr(one, name) for one in inputs]) for name in ("ids", "segments"))
     batch = lay_row(ids, segments, sizes, shapes, grids=grids)
-    counts = [sum(len(one.places) for one in unit) for unit in units] if layout.by_unit else [len(i.places) for i in inputs]
+    together = units if layout.by_unit else [[one] for one in inputs]
+    counts = [sum(len(one.places) for one in group) for group in together]
     places = np.concatenate([one.places + begin for one, begin in zip(inputs, begins, strict=True)])
     groups = np.repeat(np.arange(len(counts)), counts)
-    targets = _targets(units, inputs, layout, np.cumsum(counts) - counts)
+    targets = _targets([group[0].targets for group in together], layout, np.cumsum(counts) - counts)
     told = known(targets)
     count = int((told.any(1) if told.ndim > 1 else told).sum())
     if shapes:
@@ -67,12 +68,11 @@ def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = Non
     return TaskBatch(batch, places, groups, targets, count, len(ids))  # type: ignore[arg-type]
 
 
-def _targets(units: Sequence[Unit], inputs: list[Input], layout: Layout, begins: np.ndarray) -> np.ndarray:
+def _targets(each: list[np.ndarray], layout: Layout, begins: np.ndarray) -> np.ndarray:
     """Targets of all places, or of units; or for each group the numbers of the places to pick."""
-    owners = [unit[0] for unit in units] if layout.by_unit else inputs
     if not layout.picks:
-        return np.concatenate([owner.targets for owner in owners])
-    picked = np.stack([owner.targets for owner in owners]).astype(np.int64)
+        return np.concatenate(each)
+    picked = np.stack(each).astype(np.int64)
     return np.where(picked == NOTHING, NOTHING, picked + begins[:, None])
 
 

@@ -127,8 +127,6 @@ def _best_spans(one: Input, logits: np.ndarray, longest: int) -> list[tuple[int,
     scores = np.where(allowed, scores, -np.inf)
     best = np.argpartition(-scores, min(BEST, scores.size - 1), axis=None)[:BEST]
     starts, ends = np.unravel_index(best, scores.shape)
-    return [
-        (int(one.origin[first + a, 0]), int(one.origin[first + b, 1]), float(scores[a, b]))
-        for a, b in zip(starts, ends, strict=True)
-        if np.isfinite(scores[a, b])
-    ]
+    begin, end = one.origin[first + starts, 0], one.origin[first + ends, 1]
+    found = zip(begin.tolist(), end.tolist(), scores[starts, ends].tolist(), strict=True)
+    return [span for span in found if np.isfinite(span[2])]
