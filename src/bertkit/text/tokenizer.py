@@ -27,6 +27,7 @@ from bertkit.text.sentencepiece import read_sentencepiece
 
 SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
+NORMALIZER = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
 
@@ -119,13 +120,8 @@ class Tokenizer:
         if self.kind == "wordpiece":
             pieces = "".join(f"{piece}\n" for piece in self.vocabulary)
             (folder / "vocab.txt").write_text(pieces, encoding="utf-8", newline="\n")
-            normalizer = self._settings["normalizer"]
-            config |= {
-                "tokenizer_class": "BertTokenizer",
-                "do_lower_case": normalizer["lowercase"],
-                "strip_accents": normalizer["strip_accents"],
-                "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-            }
+            steps = {theirs: self._settings["normalizer"][ours] for ours, theirs in NORMALIZER.items()}
+            config |= {"tokenizer_class": "BertTokenizer"} | steps
         else:  # the class that takes tokenizer.json as it is; the families' own put other parts around its vocabulary
             segments = [] if self.kind == "bpe" else ["token_type_ids"]
             names = ["input_ids", *segments, "attention_mask"]
@@ -147,11 +143,8 @@ class Tokenizer:
     @cached_property
     def vocabulary(self) -> list[str]:
         """The pieces in order of their ids."""
-        ids = self._backend.get_vocab(with_added_tokens=True)
-        pieces = [f"[unused-{index}]" for index in range(max(ids.values()) + 1)]
-        for piece, index in ids.items():
-            pieces[index] = piece
-        return pieces
+        pieces = {index: piece for piece, index in self._backend.get_vocab(with_added_tokens=True).items()}
+        return [pieces.get(index, f"[unused-{index}]") for index in range(max(pieces) + 1)]
 
     @cached_property
     def begins_word(self) -> np.ndarray:

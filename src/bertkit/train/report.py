@@ -14,7 +14,7 @@ import torch
 from bertkit.data.examples import ExampleSource, PretrainingBatch
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.log import read_metrics
-from bertkit.train.page import BLUE, GREY, ORANGE, cards, curves, draw, section, settings_table, write_page
+from bertkit.train.page import BLUE, GREY, ORANGE, cards, curves, draw, section, spelled, table, write_page
 
 
 def write_report(run: Path, *, samples: Sequence[str] = (), facts: dict[str, str] | None = None) -> Path:
@@ -27,7 +27,7 @@ def write_report(run: Path, *, samples: Sequence[str] = (), facts: dict[str, str
         cards(_figures(rows) | (facts or {})),
         section("Curves", _curves(rows)),
         section("Held-out text, filled in", *shown, note=note),
-        section("Recipe", settings_table(recipe)),
+        section("Recipe", table(spelled(recipe).items())),
     ]
     return write_page(run / "report.html", recipe["name"], f"pre-training run {run.resolve().name}", parts)
 

@@ -6,7 +6,6 @@ Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is le
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -162,7 +161,7 @@ def _calibration(results: dict[str, Any]) -> str:
     return page.section("Reliability", page.draw(panels, height=3.4), note=note)
 
 
-def _diagram(name: str, side: dict[str, Any]) -> Callable[[Any], None]:
+def _diagram(name: str, side: dict[str, Any]) -> page.Panel:
     """A panel: accuracy over confidence, each dot as large as its share of the answers; the diagonal is perfect."""
 
     def panel(axis: Any) -> None:
@@ -204,7 +203,9 @@ def _origin(results: dict[str, Any]) -> str:
     """The settings, and the data by what identifies it."""
     head, splits = ("split", "file", "fingerprint", "rows"), (results.get("data") or {}).items()
     lines = [(name, one.get("file", ""), one.get("fingerprint", ""), f"{one.get('rows', 0):,}") for name, one in splits]
-    settings = page.section("Settings", page.settings_table(results["settings"])) if results.get("settings") else ""
+    settings = (
+        page.section("Settings", page.table(page.spelled(results["settings"]).items())) if results.get("settings") else ""
+    )
     return settings + (page.section("Data", page.table(lines, head, words=3)) if lines else "")
 
 
