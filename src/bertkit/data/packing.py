@@ -38,10 +38,6 @@ class Shapes:
         """How many sequences a row takes: by default, enough to fill it with sequences of half the length."""
         return int(self.crowding * self.budget) // length
 
-    def boundaries(self, length: int) -> int:
-        """Room for the boundaries of the sequences and of the filler."""
-        return self.sequences(length) + -(-self.budget // length) + 1
-
 
 @dataclass(frozen=True)
 class Packed:
@@ -153,8 +149,8 @@ def _boundaries(ends: np.ndarray, longest: int, shapes: Shapes | None) -> np.nda
     bounds = np.append(0, ends)
     if shapes:
         filler = np.arange(ends[-1] + longest, shapes.budget + longest, longest).clip(max=shapes.budget)
-        room = shapes.boundaries(longest) - len(bounds) - len(filler)
-        bounds = np.concatenate([bounds, filler, np.full(room, shapes.budget)])
+        most = 1 + shapes.sequences(longest) + -(-shapes.budget // longest)  # of sequences, and of filler
+        bounds = filled(np.concatenate([bounds, filler]), most, shapes.budget)
     return bounds.astype(np.int32)
 
 

@@ -111,15 +111,15 @@ class Corpus:
 
     def _checked(self, text: object, path: Path, number: int) -> Iterator[Document]:
         """The document, if its text is a string that UTF-8 can carry."""
+        if not isinstance(text, str):
+            return self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
+        if "\0" in text:
+            return self._complain("a NUL character; remove it, or skip such lines", path, number)
         try:
-            if not isinstance(text, str):
-                self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
-            elif b"\0" in text.encode():
-                self._complain("a NUL character; remove it, or skip such lines", path, number)
-            else:
-                yield Document(text, path, number)
+            text.encode()
         except UnicodeEncodeError:
-            self._complain("half of a surrogate pair, which is no character", path, number)
+            return self._complain("half of a surrogate pair, which is no character", path, number)
+        yield Document(text, path, number)
 
     def _lines(self, stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
         """Decoded lines with their numbers; memory stays bounded whatever a line's length."""
