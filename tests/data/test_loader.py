@@ -1,3 +1,5 @@
+from contextlib import closing
+
 import pytest
 import torch
 from support.stores import made_up_store
@@ -30,12 +32,16 @@ ASKED = [(0, 2), (0, 2), (0, 4), (0, 4), (1, 4), (1, 1)]
 
 
 def test_looking_ahead_changes_nothing(sources):
-    with Loader(sources) as plain, Loader(sources, workers=2) as ahead:
+    with closing(Loader(sources)) as plain, closing(Loader(sources, workers=2)) as ahead:
         assert ids(take(plain, ASKED)) == ids(take(ahead, ASKED))
 
 
 def test_ranks_share_the_rows_of_one_order(sources):
-    with Loader(sources) as alone, Loader(sources, rank=0, world=2) as first, Loader(sources, rank=1, world=2) as second:
+    with (
+        closing(Loader(sources)) as alone,
+        closing(Loader(sources, rank=0, world=2)) as first,
+        closing(Loader(sources, rank=1, world=2)) as second,
+    ):
         for whole, a, b in zip(take(alone, ASKED[:4]), take(first, ASKED[:4]), take(second, ASKED[:4]), strict=True):
             assert whole.cursor == a.cursor == b.cursor
             expected = [row.batch.ids for row in whole.rows]

@@ -133,16 +133,13 @@ def test_around_takes_the_nearest_pieces_on_both_sides(sizes, room, data):
     index = data.draw(st.integers(0, len(sizes) - 1))
     documents = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(sizes), max_size=len(sizes))))
     ends = np.cumsum(sizes)
-    pieces = [(np.arange(end - size, end), np.zeros(1, int)) for size, end in zip(sizes, ends, strict=True)]
-    records = [Words(("w",), document=document) for document in documents]
-    before, after = _around(records, pieces, index, room)
-    mine = [one for one, document in zip(pieces, documents, strict=True) if document == documents[index]]
-    first, last = mine[0][0][0], mine[-1][0][-1] + 1
+    before, after = _around(np.array(documents), np.array(sizes), np.full(len(sizes), room))
+    mine = [number for number, document in enumerate(documents) if document == documents[index]]
+    first, last = ends[mine[0]] - sizes[mine[0]], ends[mine[-1]]
     begin, end = ends[index] - sizes[index], ends[index]
     right = min(last - end, max(room - room // 2, room - (begin - first)))
     left = min(begin - first, room - right)
-    assert before.tolist() == list(range(begin - left, begin))
-    assert after.tolist() == list(range(end, end + right))
+    assert (before[index], after[index]) == (left, right)
 
 
 def test_a_lone_sentence_has_no_context():

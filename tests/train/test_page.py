@@ -1,4 +1,4 @@
-from bertkit.train.page import BLUE, cards, curves, draw, flat, section, table, write_page
+from bertkit.train.page import BLUE, cards, curves, draw, section, spelled, table, write_page
 
 
 def test_text_is_escaped_wherever_it_stands():
@@ -27,7 +27,7 @@ def test_numbers_stand_at_the_right():
 
 
 def test_nested_settings_lie_flat():
-    assert flat({"a": {"b": {"c": 1}}, "d": [1, 2], "e": None}) == {"a.b.c": "1", "d": "1, 2", "e": "None"}
+    assert spelled({"a": {"b": {"c": 1}}, "d": [1, 2], "e": None}) == {"a.b.c": "1", "d": "1, 2", "e": "None"}
 
 
 def test_plots_follow_the_mode_and_come_out_the_same_twice():

@@ -1,17 +1,19 @@
 import json
+from dataclasses import asdict
 
 import pytest
 
 from bertkit.errors import InputError
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, change, differences, rate_factor, to_dict
+from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, change, rate_factor
+from bertkit.train.run import differences
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_is_sound_and_named(name):
     recipe = find_recipe(name)
     assert recipe.name == name
-    assert json.loads(json.dumps(to_dict(recipe)))["name"] == name
+    assert json.loads(json.dumps(asdict(recipe)))["name"] == name
 
 
 def test_the_paper_s_recipe():
@@ -58,7 +60,7 @@ def test_bad_settings_are_refused(setting):
 
 
 def test_differences_are_named():
-    a, b = to_dict(Recipe()), to_dict(change(Recipe(), ["optimizer.lr=1", "steps=2"]))
+    a, b = asdict(Recipe()), asdict(change(Recipe(), ["optimizer.lr=1", "steps=2"]))
     assert differences(a, b) == ["optimizer.lr: 0.0001 → 1.0", "steps: 1000000 → 2"]
 
 

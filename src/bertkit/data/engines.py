@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -22,12 +22,9 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
         worker = make()
         yield lambda units: map(worker, units)
         return
-    with ProcessPoolExecutor(
-        workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(make,)
-    ) as pool:
-        yield lambda units: _in_order(
-            units, lambda unit: pool.submit(_work, unit), lambda future: future.result(), 2 * workers
-        )
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,)) as pool:
+        yield lambda units: _in_order(units, lambda unit: pool.submit(_work, unit), Future.result, 2 * workers)
         pool.shutdown(cancel_futures=True)
 
 

@@ -6,23 +6,20 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Self
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bertkit.data.draws import EPOCH, draw, permute, uniform
-from bertkit.data.masking import Masking, Row, choose
-from bertkit.data.masking import replace as replace_ids
-from bertkit.data.packing import Shapes, lay_row
+from bertkit.data.masking import Masking, Row, choose, replace
+from bertkit.data.packing import Packed, Shapes, filled, lay_row
 from bertkit.data.pairs import Spans, plan_spans
 from bertkit.data.store import Store
 from bertkit.data.windows import NOTHING
 from bertkit.errors import DataError
-from bertkit.model.batch import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +42,9 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class PretrainingBatch:
+class PretrainingBatch(Packed):
     """A packed batch with its two tasks. Capacities are fixed: what is not used has the target NOTHING."""
 
-    batch: Batch
     places: Tensor  # [M] where pieces are to be told
     targets: Tensor  # [M]
     labels: Tensor  # [B] 0: B follows A
@@ -61,39 +57,30 @@ class PretrainingBatch:
         """What a network's sum of this name is a mean over: sentences, all tokens, or pieces that were hidden."""
         return {"next": self.pairs, "token": self.tokens}.get(name.split("_")[0], self.hidden)
 
-    def to(self, device: torch.device | str) -> Self:
-        return self.map(lambda tensor: tensor.to(device))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same with each tensor changed."""
-        changed = {name: change(getattr(self, name)) for name in ("places", "targets", "labels", "size")}
-        return replace(self, batch=self.batch.map(change), **changed)  # type: ignore[arg-type]
-
-
+@dataclass(eq=False)
 class ExampleSource:
     """Rows of examples from a store."""
 
-    def __init__(
-        self,
-        store: Store,
-        settings: ExampleSettings,
-        *,
-        seed: int,
-        tokens: int,
-        grids: bool = True,
-        held_out: float = 0.0,
-        evaluation: bool = False,
-    ):
-        self.held_out, self.evaluation = held_out, evaluation
-        self.store, self.settings, self.seed, self.grids = store, settings, seed, grids
-        self.tokenizer = store.tokenizer
+    store: Store
+    settings: ExampleSettings
+    _: KW_ONLY
+    seed: int
+    tokens: int  # of a row
+    grids: bool = True
+    held_out: float = 0.0  # share of documents kept for evaluation
+    evaluation: bool = False  # show those, else the others
+
+    def __post_init__(self) -> None:
+        self.tokenizer, settings = self.store.tokenizer, self.settings
         special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
         self._ordinary = np.setdiff1d(np.arange(len(self.tokenizer)), special)
-        if tokens < settings.length:
-            raise DataError(f"a row of {tokens} tokens is shorter than an example of {settings.length}", store.path)
+        if self.tokens < settings.length:
+            short = f"a row of {self.tokens} tokens is shorter than an example of {settings.length}"
+            raise DataError(short, self.store.path)
         self._plans = dict[int, Spans]()
         usual = float(self.plan(0).sizes.mean())
-        self.shapes = Shapes(tokens, (settings.length,), crowding=1.2 * settings.length / usual)
+        self.shapes = Shapes(self.tokens, (settings.length,), crowding=1.2 * settings.length / usual)
 
     def plan(self, epoch: int) -> Spans:
         """An epoch's examples in the order of the store; the last two plans are kept."""
@@ -152,20 +139,21 @@ class ExampleSource:
         else:
             chosen = choose(row, self.settings.masking, bits)
             fates = draw(self.seed, 5, examples.epoch, examples.numbers[row.owners], positions)
-            ids = replace_ids(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
+            ids = replace(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
             places, targets = np.flatnonzero(chosen), row.ids[chosen]
-        packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids).map(torch.from_numpy)
+        packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids)
         labels = spans.label if self.settings.pairs != "none" else np.full(len(spans), NOTHING)
-        return PretrainingBatch(
+        arrays = PretrainingBatch(
             batch=packed,
-            places=_filled(places, self._capacity(), 0),
-            targets=_filled(targets, self._capacity(), NOTHING),
-            labels=_filled(labels, packed.sequences, NOTHING),
-            size=torch.tensor(len(row.ids)),
+            places=filled(places, self._capacity(), 0),
+            targets=filled(targets, self._capacity(), NOTHING),
+            labels=filled(labels, packed.sequences, NOTHING),
+            size=np.array(len(row.ids)),  # type: ignore[arg-type]
             hidden=len(places),
             pairs=int((labels != NOTHING).sum()),
             tokens=len(row.ids),
         )
+        return arrays.map(torch.from_numpy)
 
     def _row(self, spans: Spans) -> tuple[Row, np.ndarray, np.ndarray]:
         """[CLS] A [SEP] B [SEP] of each example, one after the other; with segments and positions."""
@@ -188,7 +176,3 @@ class ExampleSource:
             return self.shapes.budget
         rate = self.settings.masking.rate
         return -(-int(self.shapes.budget * rate + self.shapes.sequences(self.settings.length)) // 64) * 64
-
-
-def _filled(values: np.ndarray, size: int, filler: int) -> Tensor:
-    return torch.from_numpy(np.concatenate([values, np.full(size - len(values), filler)], dtype=np.int64))

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.data.draws import EPOCH, permute
-from bertkit.data.packing import Shapes, lay_row
+from bertkit.data.packing import Packed, Shapes, filled, lay_row
 from bertkit.data.windows import NOTHING, Input, Layout, known
-from bertkit.model.batch import Batch
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Unit = Sequence[Input]
 
 
 @dataclass(frozen=True)
-class TaskBatch:
+class TaskBatch(Packed):
     """A packed batch and what is to be told at its places. Capacities may be fixed; what is not used has no target."""
 
-    batch: Batch
     places: Tensor  # [M] tokens of the row
     groups: Tensor  # [M] which places belong together: those of a sequence, or of a unit
     targets: Tensor  # the task's own shape, NOTHING where there is none
@@ -39,20 +36,6 @@ class TaskBatch:
     def count(self, name: str) -> int:
         """What a network's sum of this name is a mean over."""
         return self.tokens if name.startswith("token_") else self.known
-
-    def to(self, device: torch.device | str) -> Self:
-        return self.map(lambda tensor: tensor.to(device))
-
-    def map(self, change: Callable[[Any], Any]) -> Self:
-        """The same with each tensor or array changed."""
-        features = None if self.features is None else change(self.features)
-        batch, places, groups, targets = (
-            self.batch.map(change),
-            change(self.places),
-            change(self.groups),
-            change(self.targets),
-        )
-        return replace(self, batch=batch, places=places, groups=groups, targets=targets, features=features)
 
 
 def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
@@ -69,32 +52,28 @@ def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = Non
     begins = np.cumsum(sizes) - sizes
     ids, segments = (np.concatenate([getattr(one, name) for one in inputs]) for name in ("ids", "segments"))
     batch = lay_row(ids, segments, sizes, shapes, grids=grids)
-    counts = [sum(len(one.places) for one in unit) for unit in units] if layout.by_unit else [len(i.places) for i in inputs]
+    together = units if layout.by_unit else [[one] for one in inputs]
+    counts = [sum(len(one.places) for one in group) for group in together]
     places = np.concatenate([one.places + begin for one, begin in zip(inputs, begins, strict=True)])
     groups = np.repeat(np.arange(len(counts)), counts)
-    targets = _targets(units, inputs, layout, np.cumsum(counts) - counts)
+    targets = _targets([group[0].targets for group in together], layout, np.cumsum(counts) - counts)
     told = known(targets)
     count = int((told.any(1) if told.ndim > 1 else told).sum())
     if shapes:
         room = int(layout.capacity * shapes.budget) or batch.sequences
-        places, groups = _filled(places, room, 0), _filled(groups, room, batch.sequences)
+        places, groups = filled(places, room, 0), filled(groups, room, batch.sequences)
         filler = float("nan") if targets.dtype.kind == "f" else NOTHING
-        targets = _filled(targets, batch.sequences if layout.picks else room, filler)
-    arrays: Any = [np.ascontiguousarray(values) for values in (places, groups, targets)]
-    return TaskBatch(batch, arrays[0], arrays[1], arrays[2], count, len(ids))
+        targets = filled(targets, batch.sequences if layout.picks else room, filler)
+    places, groups, targets = map(np.ascontiguousarray, (places, groups, targets))
+    return TaskBatch(batch, places, groups, targets, count, len(ids))  # type: ignore[arg-type]
 
 
-def _targets(units: Sequence[Unit], inputs: list[Input], layout: Layout, begins: np.ndarray) -> np.ndarray:
+def _targets(each: list[np.ndarray], layout: Layout, begins: np.ndarray) -> np.ndarray:
     """Targets of all places, or of units; or for each group the numbers of the places to pick."""
-    owners = [unit[0] for unit in units] if layout.by_unit else inputs
     if not layout.picks:
-        return np.concatenate([owner.targets for owner in owners])
-    picked = np.stack([owner.targets for owner in owners]).astype(np.int64)
+        return np.concatenate(each)
+    picked = np.stack(each).astype(np.int64)
     return np.where(picked == NOTHING, NOTHING, picked + begins[:, None])
-
-
-def _filled(values: np.ndarray, size: int, filler: float) -> np.ndarray:
-    return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
 
 
 class InputFeed:

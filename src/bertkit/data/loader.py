@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from bertkit.data.examples import Examples, ExampleSource
 
@@ -68,12 +67,6 @@ class Loader:
             for future in futures:
                 future.cancel()
         self._begun.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def close(self) -> None:
         self._drop()

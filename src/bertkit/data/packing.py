@@ -6,9 +6,9 @@ belongs to no text, and everything else in the batch gets a fixed size too: as m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import numpy as np
 
@@ -38,9 +38,20 @@ class Shapes:
         """How many sequences a row takes: by default, enough to fill it with sequences of half the length."""
         return int(self.crowding * self.budget) // length
 
-    def boundaries(self, length: int) -> int:
-        """Room for the boundaries of the sequences and of the filler."""
-        return self.sequences(length) + -(-self.budget // length) + 1
+
+@dataclass(frozen=True)
+class Packed:
+    """A batch, and beside it tensors or arrays of what is to be told of it."""
+
+    batch: Batch
+
+    def to(self, device: Any) -> Self:
+        return self.map(lambda tensor: tensor.to(device))
+
+    def map(self, change: Callable[[Any], Any]) -> Self:
+        """The same with each tensor or array changed."""
+        batch, beside = self.batch.map(change), {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, batch=batch, **{n: change(v) for n, v in beside.items() if hasattr(v, "shape")})
 
 
 def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
@@ -69,7 +80,7 @@ def lay_row(
         raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
     positions = np.arange(len(ids)) - np.repeat(ends - sizes, sizes)
-    parts = (_fixed_grid(sizes, longest, shapes) if shapes else _grids(sizes, longest)) if grids else []
+    parts = _grids(sizes, longest, shapes) if grids else []
     return Batch(
         ids=_row(ids, fill),
         segments=_row(segments, fill),
@@ -104,24 +115,19 @@ class _Grid:
     rows: int
 
 
-def _grids(sizes: np.ndarray, longest: int) -> list[_Grid]:
-    """Sequences by halves of the longest length, so that no grid is more than half empty; if all is small, one grid."""
-    if len(sizes) * longest <= SMALL:
-        return [_Grid(np.arange(len(sizes)), longest, len(sizes))]
+def _grids(sizes: np.ndarray, longest: int, shapes: Shapes | None) -> list[_Grid]:
+    """Sequences by halves of the longest length, so that no grid is more than half empty; one grid if all is small or the
+    shape fixed."""
+    if shapes or len(sizes) * longest <= SMALL:
+        return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest) if shapes else len(sizes))]
     halvings = np.floor(np.log2(longest / sizes)).astype(np.int64)
     groups = [np.flatnonzero(halvings == halving) for halving in np.unique(halvings)]
     return [_Grid(members, int(sizes[members].max()), len(members)) for members in groups]
 
 
-def _fixed_grid(sizes: np.ndarray, longest: int, shapes: Shapes) -> list[_Grid]:
-    return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest))]
-
-
 def _bucket(grid: _Grid, sizes: np.ndarray, begins: np.ndarray) -> Bucket:
-    lengths = np.ones(grid.rows, np.int64)  # rows beyond the members repeat the first token: harmless, never read
-    lengths[: len(grid.members)] = sizes[grid.members]
-    first = np.zeros(grid.rows, np.int64)
-    first[: len(grid.members)] = begins[grid.members]
+    # Rows beyond the members repeat the first token: harmless, never read.
+    lengths, first = filled(sizes[grid.members], grid.rows, 1), filled(begins[grid.members], grid.rows, 0)
     column = np.arange(grid.length)
     tokens = first[:, None] + np.minimum(column, lengths[:, None] - 1)
     inside = column < lengths[:, None]
@@ -143,13 +149,18 @@ def _boundaries(ends: np.ndarray, longest: int, shapes: Shapes | None) -> np.nda
     bounds = np.append(0, ends)
     if shapes:
         filler = np.arange(ends[-1] + longest, shapes.budget + longest, longest).clip(max=shapes.budget)
-        room = shapes.boundaries(longest) - len(bounds) - len(filler)
-        bounds = np.concatenate([bounds, filler, np.full(room, shapes.budget)])
+        most = 1 + shapes.sequences(longest) + -(-shapes.budget // longest)  # of sequences, and of filler
+        bounds = filled(np.concatenate([bounds, filler]), most, shapes.budget)
     return bounds.astype(np.int32)
 
 
 def _row(values: np.ndarray, fill: int) -> Any:
     return np.concatenate([values, np.zeros(fill, np.int64)], dtype=np.int64)
+
+
+def filled(values: np.ndarray, size: int, filler: float) -> Any:
+    """The values, and filler behind them up to a size."""
+    return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
 
 
 def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[np.ndarray]:

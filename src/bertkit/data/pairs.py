@@ -86,18 +86,17 @@ def _lay_out(store: Store, bounds: np.ndarray, kind: str, length: int, short: fl
     room = np.where(uniform(bits[:, 0]) < short, 2 + below(bits[:, 1], most - 1), most)
     document_end = np.repeat(bounds[1:], np.diff(bounds))
     places = store.sentence_bounds
-    full = np.searchsorted(places, places[first] + room, side="left")  # where the chunk has reached its room
     if kind == "none":  # whole sentences within the room; one that is longer stands alone and is cut
         full = np.searchsorted(places, places[first] + room, side="right") - 1
+    else:  # where the chunk has reached its room
+        full = np.searchsorted(places, places[first] + room, side="left")
     end = np.minimum(np.maximum(full, first + 1), document_end)
     split = np.where(end - first > 1, first + 1 + below(bits[:, 2], end - first - 1), end)
     away = uniform(bits[:, 3]) < 0.5
-    if kind == "none":
-        return _Chunks(first, end, end, room, away, end)
-    if kind == "order":
-        return _Chunks(first, split, end, room, away, end)
-    away |= split == end  # a chunk of one sentence has no rest that could follow
-    return _Chunks(first, split, end, room, away, np.where(away, split, end))
+    if kind == "next":
+        away |= split == end  # a chunk of one sentence has no rest that could follow
+        return _Chunks(first, split, end, room, away, np.where(away, split, end))
+    return _Chunks(first, end if kind == "none" else split, end, room, away, end)
 
 
 def _follow(following: np.ndarray, bounds: np.ndarray) -> np.ndarray:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,6 @@ class Progress:
     read: int = 0  # documents
     dropped: dict[str, int] = field(default_factory=dict)  # documents by reason
     listed: int = 0  # bytes of dropped.jsonl, a line for each of them
-
-    def save(self, folder: Path) -> None:
-        with new_file(folder / "progress.json") as aside:
-            aside.write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
 class UnitEncoder:
@@ -164,11 +161,8 @@ def _duplicates(corpus: Corpus, cleaning: Cleaning, out: Path) -> set[int]:
 
 def _units(corpus: Corpus, cleaning: Cleaning, duplicates: set[int], done: int) -> Iterator[Unit]:
     """The documents after the first `done`, in units; where a unit ends depends on the documents alone."""
-    documents, size, dropped = list[Document](), 0, list[dict[str, str]]()
-    read = 0
-    for read, document in enumerate(corpus, start=1):
-        if read <= done:
-            continue
+    documents, size, dropped, read = list[Document](), 0, list[dict[str, str]](), done
+    for read, document in enumerate(islice(corpus, done, None), start=done + 1):
         if read - 1 in duplicates:
             dropped.append(_dropped("duplicate", document))
         elif cleaning.min_words and len(document.text.split()) < cleaning.min_words:
@@ -197,7 +191,8 @@ def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dr
         progress.listed = stream.tell()
     progress.read = read
     progress.dropped = dict(Counter(progress.dropped) + Counter(one["reason"] for one in dropped))
-    progress.save(out)
+    with new_file(out / "progress.json") as aside:
+        aside.write_text(json.dumps(asdict(progress)), encoding="utf-8")
 
 
 def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:

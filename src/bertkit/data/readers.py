@@ -116,10 +116,9 @@ class Table:
         return replace(make(row), id="" if name in (None, "") else _text(str(name), "id"), place=place)
 
     def _sentences(self, row: Row) -> AnyRecord:
-        columns, value = self.columns, self._label(row, empty=self.task == "multilabel")
-        pair = _text(row.get(columns.pair), columns.pair) if columns.pair else None
-        negative = _text(row.get(columns.negative), columns.negative) if columns.negative else None
-        return Record(self._text(row), pair, None if value is None else self._meaning(value), negative)
+        value = self._label(row, empty=self.task == "multilabel")
+        label = None if value is None else self._meaning(value)
+        return Record(self._text(row), self._text(row, "pair"), label, self._text(row, "negative"))
 
     def _words(self, row: Row) -> AnyRecord:
         words = tuple(_text(word, "words") for word in _list(row.get(self.columns.text), "words"))
@@ -149,8 +148,10 @@ class Table:
         texts = tuple(_text(option, "options") for option in options)
         return Choice(self._text(row), texts, None if value is None else int(value))
 
-    def _text(self, row: Row) -> str:
-        return _text(row.get(self.columns.text), self.columns.text)
+    def _text(self, row: Row, flag: str = "text") -> Any:
+        """The text in a column; None where there is no such column."""
+        name = getattr(self.columns, flag)
+        return _text(row.get(name), name) if name else None
 
     def _label(self, row: Row, *, empty: bool = False) -> Any:
         """The label's cell, which may be empty only where that means something; None where it lacks and may."""
@@ -336,10 +337,9 @@ def _answers(value: Any, start: Any, context: str) -> tuple[tuple[str, int], ...
         text, at = (answer, None) if isinstance(answer, str) else (answer.get("text"), answer.get("answer_start"))
         at = context.find(_text(text, "answers")) if at in (None, "") else int(at)
         if at < 0 or not context.startswith(_text(text, "answers"), at):
-            there = (
-                f'at character {at}, where "{_show(context[at : at + len(text)])}" stands' if at >= 0 else "in the context"
-            )
-            raise BadRow(f'the answer "{_show(text)}" is not {there}; mend the answer or its offset')
+            other = f'at character {at}, where "{_show(context[at : at + len(text)])}" stands'
+            place = other if at >= 0 else "in the context"
+            raise BadRow(f'the answer "{_show(text)}" is not {place}; mend the answer or its offset')
         answers.append((text, at))
     return tuple(answers)
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from bertkit.atomic import new_file
 from bertkit.data.readers import Columns, Table, read_records
@@ -36,7 +37,8 @@ class NamedSet:
     max_length: int = 128
 
 
-BINARY, ENTAILED, NLI = ("0", "1"), ("entailment", "not_entailment"), ("entailment", "neutral", "contradiction")
+BINARY, TRUTH, ENTAILED = ("0", "1"), ("false", "true"), ("entailment", "not_entailment")
+NLI = ("entailment", "neutral", "contradiction")
 THREE = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 MNLI_FILES = {
     **{"train": "train.tsv", "dev": "dev_matched.tsv", "dev-mismatched": "dev_mismatched.tsv"},
@@ -47,53 +49,48 @@ SQUAD_FILES = {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}
 SQUAD2_FILES = {"train": "train-v2.0.json train-v2.0-partial.json", "dev": "dev-v2.0.json"}
 SWAG_FILES = {"train": "train.csv", "dev": "val.csv", "test": "test.csv"}
 BOOLQ_FILES = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
-COLA_HEADER = ("source", "label", "mark", "sentence")
-STSB_HEADER = tuple("genre filename year old_index score sentence1 sentence2 source1 source2".split())
+COLA_HEADERS = dict.fromkeys(("train", "dev"), ("source", "label", "mark", "sentence"))
+STSB_HEADERS = {"gold": tuple("genre filename year old_index score sentence1 sentence2 source1 source2".split())}
+PAIR, HYPOTHESIS = "label|sentence1|sentence2", "gold_label|sentence1|sentence2"
 
 
-def _glue(folder: str, columns: str, labels: tuple[str, ...], *metrics: str) -> NamedSet:
-    """A set laid out as GLUE's are; the columns in the order label, text, pair."""
+def _glue(folder: str, columns: str, labels: tuple[str, ...], *metrics: str, **fields: Any) -> NamedSet:
+    """A set laid out as GLUE's are, unless the fields say otherwise; the columns in the order label, text, pair."""
     label, text, pair = [*columns.split("|"), None][:3]
-    return NamedSet(
-        task="classification" if labels else "regression",
-        folder=folder,
-        files=THREE,
-        columns=Columns(text=text, pair=pair, label=label),
-        labels=labels,
-        metrics=metrics or ("accuracy",),
-        handed_in={"test": f"{folder}.tsv"},
-    )
+    fields = dict(files=THREE, handed_in={"test": f"{folder}.tsv"}, metrics=metrics or ("accuracy",)) | fields
+    task, named = "classification" if labels else "regression", Columns(text=text, pair=pair, label=label)
+    return NamedSet(task=task, folder=folder, columns=named, labels=labels, **fields)
 
 
-COLA = _glue("CoLA", "label|sentence", BINARY, "matthews", "accuracy")
-MRPC = _glue("MRPC", "Quality|#1 String|#2 String", BINARY, "f1", "accuracy")
-STSB = _glue("STS-B", "score|sentence1|sentence2", (), "spearman", "pearson")
-QQP = _glue("QQP", "is_duplicate|question1|question2", BINARY, "f1", "accuracy")
-MNLI = _glue("MNLI", "gold_label|sentence1|sentence2", NLI)
-QNLI = _glue("QNLI", "label|question|sentence", ENTAILED)
-BOOLQ = _glue("BoolQ", "label|question|passage", ("false", "true"))
-AX = replace(MNLI, folder="diagnostic", files={"test": "diagnostic.tsv"}, metrics=("matthews",))
+MNLI = _glue("MNLI", HYPOTHESIS, NLI, files=MNLI_FILES, handed_in={"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"})
+STSB = _glue("STS-B", "score|sentence1|sentence2", (), "spearman", "pearson", headers=STSB_HEADERS)
 CONLL = NamedSet(task="tagging", folder="conll2003", files=CONLL_FILES, metrics=("entity_f1",), learning_rate=5e-5)
 SQUAD = NamedSet(task="qa", folder="squad", files=SQUAD_FILES, metrics=("f1", "exact"), learning_rate=5e-5, max_length=384)
 SWAG = NamedSet(task="choice", folder="swag", files=SWAG_FILES, batch=16)
 SETS = {
-    "glue/cola": replace(COLA, headers={"train": COLA_HEADER, "dev": COLA_HEADER}),
+    "glue/cola": _glue("CoLA", "label|sentence", BINARY, "matthews", "accuracy", headers=COLA_HEADERS),
     "glue/sst2": _glue("SST-2", "label|sentence", BINARY),
-    "glue/mrpc": replace(MRPC, files=THREE | {"gold": "msr_paraphrase_test.txt"}),
-    "glue/stsb": replace(STSB, files=THREE | {"gold": "sts-test-gold.tsv"}, headers={"gold": STSB_HEADER}),
-    "glue/qqp": replace(QQP, bad="skip"),  # a few rows are broken as published; they are counted
-    "glue/mnli": replace(MNLI, files=MNLI_FILES, handed_in={"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"}),
-    "glue/qnli": replace(QNLI, files=THREE | {"train": "train.tsv train-rebuilt.tsv"}),
-    "glue/rte": _glue("RTE", "label|sentence1|sentence2", ENTAILED),
-    "glue/wnli": _glue("WNLI", "label|sentence1|sentence2", BINARY),
-    "glue/ax": replace(AX, handed_in={"test": "AX.tsv"}),  # answered by a model of MNLI
+    "glue/mrpc": _glue(
+        "MRPC", "Quality|#1 String|#2 String", BINARY, "f1", "accuracy", files=THREE | {"gold": "msr_paraphrase_test.txt"}
+    ),
+    "glue/stsb": replace(STSB, files=THREE | {"gold": "sts-test-gold.tsv"}),
+    # a few rows are broken as published; they are counted
+    "glue/qqp": _glue("QQP", "is_duplicate|question1|question2", BINARY, "f1", "accuracy", bad="skip"),
+    "glue/mnli": MNLI,
+    "glue/qnli": _glue("QNLI", "label|question|sentence", ENTAILED, files=THREE | {"train": "train.tsv train-rebuilt.tsv"}),
+    "glue/rte": _glue("RTE", PAIR, ENTAILED),
+    "glue/wnli": _glue("WNLI", PAIR, BINARY),
+    # answered by a model of MNLI
+    "glue/ax": _glue(
+        "diagnostic", HYPOTHESIS, NLI, "matthews", files={"test": "diagnostic.tsv"}, handed_in={"test": "AX.tsv"}
+    ),
     "squad/v1": SQUAD,
     "squad/v2": replace(SQUAD, files=SQUAD2_FILES, epochs=2, batch=48),
     "swag": SWAG,
     "hellaswag": replace(SWAG, folder="HellaSwag"),
     "conll2003": replace(CONLL, max_length=512),  # as much of the document as fits
-    "boolq": replace(BOOLQ, files=BOOLQ_FILES, handed_in={}, max_length=256),
-    "xnli": replace(MNLI, folder="XNLI-en", files={"dev": "dev.tsv"}, handed_in={}),
+    "boolq": _glue("BoolQ", "label|question|passage", TRUTH, files=BOOLQ_FILES, handed_in={}, max_length=256),
+    "xnli": _glue("XNLI-en", HYPOTHESIS, NLI, files={"dev": "dev.tsv"}, handed_in={}),
 }
 
 

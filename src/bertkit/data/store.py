@@ -131,12 +131,8 @@ class Store:
 
     def _check_sizes(self) -> None:
         for index, shard in enumerate(self.shards):
-            sizes = {
-                "ids": self.dtype.itemsize * shard.tokens,
-                "sentences": 4 * shard.sentences,
-                "documents": 4 * shard.documents,
-            }
-            for part, size in sizes.items():
+            sizes = (self.dtype.itemsize * shard.tokens, 4 * shard.sentences, 4 * shard.documents)
+            for part, size in zip(PARTS, sizes, strict=True):
                 file = self._file(index, part)
                 found = file.stat().st_size if file.is_file() else None
                 if found != size:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bertkit.errors import InputError, did_you_mean
+from bertkit.model.config import SIZES
 from bertkit.recipes import family
-from bertkit.recipes.bert import bert_base, bert_large, bert_medium, bert_mini, bert_small, bert_tiny
+from bertkit.recipes.bert import bert
 from bertkit.recipes.fast import demo, fast_base, fast_small
 from bertkit.train.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "bert-tiny": bert_tiny,
-    "bert-mini": bert_mini,
-    "bert-small": bert_small,
-    "bert-medium": bert_medium,
-    "bert-base": bert_base,
-    "bert-large": bert_large,
+    **{f"bert-{size}": partial(bert, size) for size in SIZES},
     "fast-small": fast_small,
     "fast-base": fast_base,
     "demo": demo,

@@ -6,14 +6,12 @@ from dataclasses import replace
 
 from bertkit.data.masking import Masking
 from bertkit.model.config import sized
-from bertkit.recipes.bert import bert_base
 from bertkit.train.recipe import Optimizer, Phase, Recipe, Schedule
 
 
 def fast_base() -> Recipe:
     """More masks, no next sentence, no dropout, length 128, Muon, a triangle tied to the budget, a growing batch."""
-    return replace(
-        bert_base(),
+    return Recipe(
         name="fast-base",
         config=sized("base", dropout=0.0, attention_dropout=0.0, pooler=False),
         pairs="none",
@@ -32,15 +30,13 @@ def fast_base() -> Recipe:
 
 
 def fast_small() -> Recipe:
-    base = fast_base()
     config = sized("small", dropout=0.0, attention_dropout=0.0, pooler=False)
-    return replace(base, name="fast-small", config=config, steps=5000, batch_tokens=262_144)
+    return replace(fast_base(), name="fast-small", config=config, steps=5000, batch_tokens=262_144)
 
 
 def demo() -> Recipe:
     """A minute or two on a laptop's processor."""
-    return replace(
-        bert_base(),
+    return Recipe(
         name="demo",
         config=sized("tiny", positions=128, dropout=0.0, attention_dropout=0.0),
         phases=(Phase(length=64),),

@@ -28,16 +28,15 @@ class MultipleChoice(Task):
     outputs = 1
 
     def units(self, records: Sequence[Choice], tokenizer: Tokenizer) -> list[list[Input]]:
-        check_texts(records, lambda record: record.prompt)
+        check_texts(records, "prompt")
         prompts = tokenizer.pieces([record.prompt for record in records])
         options = iter(tokenizer.pieces([option for record in records for option in record.options]))
         units = []
         for record, prompt in zip(records, prompts, strict=True):
-            if record.label is not None and not 0 <= record.label < len(record.options):
-                raise DataError(
-                    f"label {record.label} of {len(record.options)} options; expected one from 0 on", record.place
-                )
-            target = [NOTHING if record.label is None else record.label]
+            label, count = record.label, len(record.options)
+            if label is not None and not 0 <= label < count:
+                raise DataError(f"label {label} of {count} options; expected one from 0 on", record.place)
+            target = [NOTHING if label is None else label]
             joined = [tokenizer.join(prompt, next(options), max_length=self.settings.max_length) for _ in record.options]
             units.append([Input.of(encoding, target) for encoding in joined])
         return units
@@ -45,9 +44,6 @@ class MultipleChoice(Task):
     def answers(self, records: Sequence[Choice], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         chances = [softmax(np.concatenate(options)[:, 0] / self.settings.temperature) for options in logits]
         return [Chosen(int(found.argmax()), found.tolist()) for found in chances]
-
-    def gold(self, records: Sequence[Choice]) -> list[Any]:
-        return [record.label for record in records]
 
     def value(self, answer: Any) -> Any:
         return answer.option

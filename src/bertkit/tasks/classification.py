@@ -3,6 +3,7 @@ averaged."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -31,15 +32,19 @@ class Labelled(NamedTuple):
     probabilities: dict[str, float]
 
 
-class Classification(Task):
-    loss: ClassVar[str] = "classes"
+class Judged(Task):
+    """A text or a pair that is judged at [CLS]."""
 
-    @classmethod
-    def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
-        return label_set(settings, [str(record.label) for record in records], records)
+    @abstractmethod
+    def target(self, record: Record) -> Any:
+        """[1, …] what the head is to tell at [CLS]."""
+
+    @abstractmethod
+    def answer(self, logits: np.ndarray) -> Any:
+        """The answer for the mean of the windows' logits."""
 
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
-        check_texts(records, lambda record: record.text)
+        check_texts(records, "text")
         first = tokenizer.pieces([record.text for record in records])
         partners = iter(tokenizer.pieces([record.pair for record in records if record.pair is not None]))
         second = [None if record.pair is None else next(partners) for record in records]
@@ -49,20 +54,27 @@ class Classification(Task):
             for record, a, b in zip(records, first, second, strict=True)
         ]
 
-    def target(self, record: Record) -> Any:
-        """[1, …] what the head is to tell at [CLS]."""
-        return [NOTHING if record.label is None else number_of(record.label, self.settings.labels, record)]
-
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         return [self.answer(np.concatenate(windows).mean(0)) for windows in logits]
+
+    def named(self, chances: np.ndarray) -> dict[str, float]:
+        return dict(zip(self.settings.labels, chances.tolist(), strict=True))
+
+
+class Classification(Judged):
+    loss: ClassVar[str] = "classes"
+
+    @classmethod
+    def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
+        return label_set(settings, [str(record.label) for record in records], records)
+
+    def target(self, record: Record) -> Any:
+        return [NOTHING if record.label is None else number_of(record.label, self.settings.labels, record)]
 
     def answer(self, logits: np.ndarray) -> Any:
         chances = softmax(logits / self.settings.temperature)
         best = int(chances.argmax())
-        return Classified(self.settings.labels[best], float(chances[best]), self._named(chances))
-
-    def _named(self, chances: np.ndarray) -> dict[str, float]:
-        return dict(zip(self.settings.labels, chances.tolist(), strict=True))
+        return Classified(self.settings.labels[best], float(chances[best]), self.named(chances))
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
         return [self.settings.labels.index(str(record.label)) for record in records]
@@ -75,7 +87,7 @@ class Classification(Task):
         return np.log(chances.clip(1e-30)) * self.settings.temperature
 
 
-class Multilabel(Classification):
+class Multilabel(Judged):
     loss: ClassVar[str] = "flags"
     figures: ClassVar[tuple[str, ...]] = ("multilabel_f1", "multilabel_macro_f1")
 
@@ -93,7 +105,7 @@ class Multilabel(Classification):
     def answer(self, logits: np.ndarray) -> Any:
         chances = 1 / (1 + np.exp(-logits / self.settings.temperature))
         chosen = tuple(label for label, chance in zip(self.settings.labels, chances, strict=True) if chance > 0.5)
-        return Labelled(chosen, self._named(chances))
+        return Labelled(chosen, self.named(chances))
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
         return [self._flags(record.label) for record in records]
@@ -104,11 +116,8 @@ class Multilabel(Classification):
     def _flags(self, labels: Any) -> tuple[bool, ...]:
         return tuple(label in labels for label in self.settings.labels)
 
-    def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
-        return None
 
-
-class Regression(Classification):
+class Regression(Judged):
     loss: ClassVar[str] = "numbers"
     figures: ClassVar[tuple[str, ...]] = ("spearman", "pearson")
 
@@ -121,12 +130,3 @@ class Regression(Classification):
 
     def answer(self, logits: np.ndarray) -> Any:
         return float(logits[0])
-
-    def gold(self, records: Sequence[Record]) -> list[Any]:
-        return [record.label for record in records]
-
-    def value(self, answer: Any) -> Any:
-        return answer
-
-    def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
-        return None

@@ -13,21 +13,24 @@ from torch import Tensor, nn
 
 from bertkit.data.examples import NOTHING, PretrainingBatch
 from bertkit.data.inputs import TaskBatch
-from bertkit.tasks.network import TaskNetwork
-from bertkit.tasks.pretraining import Pretraining, sums
+from bertkit.tasks.pretraining import sums
 
 TEMPERATURE = 2.0
 
 
-class Distilled(nn.Module):
+class Taught(nn.Module):
+    """A student, which is kept, and its teacher beside it."""
+
+    def __init__(self, student: Any, teacher: Any):
+        super().__init__()
+        self.kept, self.teachers = student, [teacher.eval().requires_grad_(False)]
+
+
+class Distilled(Taught):
     """Pre-training: hidden pieces as they were, as the teacher would fill them in, and vectors that point the same way."""
 
     names = ("masked_loss", "soft_loss", "token_loss", "masked_accuracy")
     emphasis: ClassVar = {"masked_loss": 2.0, "soft_loss": 5.0}
-
-    def __init__(self, student: Pretraining, teacher: Pretraining):
-        super().__init__()
-        self.kept, self.teachers = student, [teacher.eval().requires_grad_(False)]
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         teacher, x = self.teachers[0], self.kept.encoder(data.batch)
@@ -41,14 +44,10 @@ class Distilled(nn.Module):
         return torch.stack([loss, (divergence(logits, soft) * known).sum(), (apart(x, wise) * inside).sum(), right])
 
 
-class DistilledTask(nn.Module):
+class DistilledTask(Taught):
     """Fine-tuning: the task's own loss, the teacher's logits, and vectors that point the same way."""
 
     names = ("loss", "accuracy", "soft_loss", "token_loss")
-
-    def __init__(self, student: TaskNetwork, teacher: TaskNetwork):
-        super().__init__()
-        self.kept, self.teachers = student, [teacher.eval().requires_grad_(False)]
 
     @property
     def encoder(self) -> Any:

@@ -67,8 +67,7 @@ def spearman(gold: Items, found: Items) -> float:
 
 def multilabel_f1(gold: Items, found: Items) -> float:
     """Micro F1 over all cells of two 0/1 tables [items, labels]."""
-    truth, said = (side.astype(bool) for side in _paired(gold, found))
-    return float(_f1((truth & said).sum(), truth.sum(), said.sum()))
+    return f1(gold, found)
 
 
 def multilabel_macro_f1(gold: Items, found: Items) -> float:
@@ -146,10 +145,8 @@ def answer_f1(gold: Sequence[str], answer: str) -> float:
 
 def squad_scores(gold: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[str, float]:
     """Exact match and F1 over questions; where some have no answer (an empty tuple), also on each of the two sorts."""
-    exact, overlap = (
-        np.array([score(truth, answer) for truth, answer in zip(gold, answers, strict=True)], float)
-        for score in (answer_exact, answer_f1)
-    )
+    pairs = list(zip(gold, answers, strict=True))
+    exact, overlap = (np.array([score(*pair) for pair in pairs], float) for score in (answer_exact, answer_f1))
     scores = {"exact": _mean(exact), "f1": _mean(overlap)}
     answerable = np.array([len(truth) > 0 for truth in gold], bool)
     if not answerable.all():
@@ -230,16 +227,8 @@ def bootstrap(
     return float(low), float(high)
 
 
-METRICS: dict[str, Callable[[Any, Any], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "macro_f1": macro_f1,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
-    "multilabel_f1": multilabel_f1,
-    "multilabel_macro_f1": multilabel_macro_f1,
-}
+_NAMED = (accuracy, f1, macro_f1, matthews, pearson, spearman, multilabel_f1, multilabel_macro_f1)
+METRICS: dict[str, Callable[[Any, Any], float]] = {metric.__name__: metric for metric in _NAMED}
 
 
 def _paired(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray]:
@@ -266,12 +255,8 @@ def _tallies(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray, np.ndar
     """For each class that occurs: how often right, in gold, found."""
     classes, codes = np.unique(np.concatenate(_paired(gold, found)), return_inverse=True)
     truth, said = np.split(codes, 2)
-    count = len(classes)
-    return (
-        np.bincount(truth[truth == said], minlength=count),
-        np.bincount(truth, minlength=count),
-        np.bincount(said, minlength=count),
-    )
+    hits, gold, found = (np.bincount(one, minlength=len(classes)) for one in (truth[truth == said], truth, said))
+    return hits, gold, found
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:

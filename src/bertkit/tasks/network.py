@@ -35,23 +35,15 @@ class TaskNetwork(nn.Module):
         super().__init__()
         self.encoder = Encoder(encoder_config(config, task))
         self.dropout = Dropout(config.dropout)
-        self.lstm: nn.LSTM | None = None
-        if below := task.settings.lstm:
-            self.lstm = nn.LSTM(self.mixed_width(config, task), below, num_layers=2, bidirectional=True, batch_first=True)
-        self.output = nn.Linear(self.read_width(config, task), task.outputs)
+        layers, below = len(task.settings.features) if task.settings.mix == "concat" else 1, task.settings.lstm
+        width = config.width * max(1, layers)  # of a token's vector
+        self.lstm = nn.LSTM(width, below, num_layers=2, bidirectional=True, batch_first=True) if below else None
+        judged = 3 * config.width if task.loss == "vectors" else 2 * below if below else width  # similarity: (u, v, |u - v|)
+        self.output = nn.Linear(judged, task.outputs)
         self.loss = LOSSES[task.loss]
         self.smoothing = 0.0
         self.register_buffer("weights", torch.ones(task.outputs), persistent=False)
         initialize(self.output, config.init_std)
-
-    def read_width(self, config: Config, task: Task) -> int:
-        """The width of what the last map reads."""
-        mixed = 2 * task.settings.lstm or self.mixed_width(config, task)
-        return 3 * config.width if task.loss == "vectors" else mixed  # similarity judges (u, v, |u - v|)
-
-    def mixed_width(self, config: Config, task: Task) -> int:
-        """The width of a token's vector before any LSTM."""
-        return config.width
 
     @property
     def kept(self) -> TaskNetwork:
@@ -124,13 +116,9 @@ class FeatureNetwork(TaskNetwork):
 
     def __init__(self, config: Config, task: Task):
         super().__init__(config, task)
-        settings = task.settings
-        self.layers, self.mix = settings.features, settings.mix
-        self.shares = nn.Parameter(torch.zeros(len(self.layers))) if self.mix == "weighted" else None
+        self.layers = task.settings.features
+        self.shares = nn.Parameter(torch.zeros(len(self.layers))) if task.settings.mix == "weighted" else None
         self.encoder.requires_grad_(False)
-
-    def mixed_width(self, config: Config, task: Task) -> int:
-        return config.width * (1 if task.settings.mix == "weighted" else len(task.settings.features))
 
     def read(self, data: TaskBatch, wanted: Wanted = None) -> Tensor:
         x = (self.features(data.batch) if data.features is None else data.features).to(self.output.weight.dtype)  # [T, n, D]
@@ -172,11 +160,9 @@ def classes(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tens
 
 def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """Any number of classes of each place; right is who has all of them."""
-    known = ~data.targets.isnan()
-    each = F.binary_cross_entropy_with_logits(
-        logits, data.targets.nan_to_num(), pos_weight=network.weights, reduction="none"
-    )
-    right = ((logits > 0) == (data.targets > 0.5)).all(1) & known.all(1)
+    known, targets = ~data.targets.isnan(), data.targets.nan_to_num()
+    each = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=network.weights, reduction="none")
+    right = ((logits > 0) == (targets > 0.5)).all(1) & known.all(1)
     return (each * known).mean(1).sum(), right.sum().float()
 
 

@@ -77,9 +77,8 @@ class Spans(nn.Module):
         self.places = nn.Embedding(MAX_SPAN * 10, config.width)
         self.first, self.second = nn.Linear(3 * config.width, config.width), nn.Linear(config.width, config.piece_width)
         self.first_norm, self.second_norm = (Norm(n, eps=config.norm_epsilon) for n in (config.width, config.piece_width))
-        initialize(self.first, config.init_std)
-        initialize(self.second, config.init_std)
-        initialize(self.places, config.init_std)
+        for part in (self.first, self.second, self.places):
+            initialize(part, config.init_std)
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         left, right, place = span_edges(data)

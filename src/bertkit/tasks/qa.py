@@ -55,8 +55,7 @@ class QuestionAnswering(Task):
         return replace(settings, threshold=0.0 if may_pass else settings.threshold)
 
     def units(self, records: Sequence[Question], tokenizer: Tokenizer) -> list[list[Input]]:
-        check_texts(records, lambda record: record.question)
-        check_texts(records, lambda record: record.context)
+        check_texts(records, "question", "context")
         contexts = {record.context: None for record in records}
         pieces = dict(zip(contexts, tokenizer.pieces(list(contexts)), strict=True))
         questions = tokenizer.pieces([record.question for record in records])
@@ -128,8 +127,6 @@ def _best_spans(one: Input, logits: np.ndarray, longest: int) -> list[tuple[int,
     scores = np.where(allowed, scores, -np.inf)
     best = np.argpartition(-scores, min(BEST, scores.size - 1), axis=None)[:BEST]
     starts, ends = np.unravel_index(best, scores.shape)
-    return [
-        (int(one.origin[first + a, 0]), int(one.origin[first + b, 1]), float(scores[a, b]))
-        for a, b in zip(starts, ends, strict=True)
-        if np.isfinite(scores[a, b])
-    ]
+    begin, end = one.origin[first + starts, 0], one.origin[first + ends, 1]
+    found = zip(begin.tolist(), end.tolist(), scores[starts, ends].tolist(), strict=True)
+    return [span for span in found if np.isfinite(span[2])]

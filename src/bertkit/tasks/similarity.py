@@ -57,7 +57,7 @@ class Similarity(Task):
         return "accuracy" if self.settings.objective in ("triplet", "negatives") else "spearman"
 
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
-        check_texts(records, lambda record: record.text)
+        check_texts(records, "text")
         third = self.settings.objective in ("triplet", "negatives") and all(r.negative is not None for r in records)
         texts = [_texts(record, third) for record in records]
         pieces = iter(tokenizer.pieces([text for several in texts for text in several]))

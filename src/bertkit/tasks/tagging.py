@@ -37,25 +37,23 @@ class Tagging(Task):
         known = list({word: None for record in records for word in record.words})
         pieces = {word: one.ids for word, one in zip(known, tokenizer.words(known), strict=True)}
         sentences = [_sentence(record, number, pieces, tokenizer.unk) for number, record in enumerate(records, start=1)]
-        return [self._inputs(tokenizer, records, sentences, index) for index in range(len(records))]
+        row = np.concatenate([np.zeros(0, np.int32), *(ids for ids, _ in sentences)])
+        sizes, most = np.array([len(ids) for ids, _ in sentences], np.int64), self.settings.max_length - 2
+        begins = np.cumsum(sizes) - sizes
+        free = (most - sizes).clip(0) if self.settings.context else np.zeros_like(sizes)
+        left, right = _around(np.array([record.document for record in records]), sizes, free)
+        shown = [row[a:b] for a, b in zip(begins - left, begins + sizes + right, strict=True)]
+        firsts = [places + before for (_, places), before in zip(sentences, left, strict=True)]
+        return [self._inputs(tokenizer, *one) for one in zip(records, shown, firsts, strict=True)]
 
-    def _inputs(
-        self, tokenizer: Tokenizer, records: Sequence[Words], sentences: list[tuple[np.ndarray, np.ndarray]], index: int
-    ) -> list[Input]:
-        """A sentence's windows; with context, one that fits is filled up with the sentences of its document around it."""
-        record, (ids, firsts) = records[index], sentences[index]
-        labels = self.settings.labels
-        told = record.labels
-        known = [NOTHING] * len(firsts) if told is None else [number_of(label, labels, record) for label in told]
-        targets, room = np.array(known, np.int64), self.settings.max_length - 2
-        before = after = ids[:0]
-        if self.settings.context and len(ids) < room:
-            before, after = _around(records, sentences, index, room - len(ids))
-        whole, firsts = np.concatenate([before, ids, after]), firsts + len(before)
-        inputs = []
-        for part in cut_windows(len(whole), room, min(self.settings.stride or max(1, room // 2), room)):
+    def _inputs(self, tokenizer: Tokenizer, record: Words, ids: np.ndarray, firsts: np.ndarray) -> list[Input]:
+        """A sentence's windows, with what is shown around it; `firsts` are its words' first pieces."""
+        told = [None] * len(firsts) if record.labels is None else record.labels
+        targets = np.array([NOTHING if one is None else number_of(one, self.settings.labels, record) for one in told])
+        inputs, room = [], self.settings.max_length - 2
+        for part in cut_windows(len(ids), room, min(self.settings.stride or max(1, room // 2), room)):
             words = np.flatnonzero((firsts >= part.start) & (firsts < part.stop))
-            framed = np.concatenate([[tokenizer.cls], whole[part], [tokenizer.sep]])
+            framed = np.concatenate([[tokenizer.cls], ids[part], [tokenizer.sep]])
             inputs.append(Input(framed, np.zeros_like(framed), firsts[words] - part.start + 1, targets[words], words))
         return inputs
 
@@ -99,24 +97,12 @@ def _sentence(record: Words, number: int, pieces: dict[str, np.ndarray], unknown
     return np.concatenate(parts), np.cumsum(sizes) - sizes
 
 
-def _around(
-    records: Sequence[Words], sentences: list[tuple[np.ndarray, np.ndarray]], index: int, room: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Pieces of the same document before and after a sentence: as many on either side, or more where the other has fewer."""
-    before = _beside(records, sentences, index, -1, room)
-    after = _beside(records, sentences, index, 1, room)
-    right = min(len(after), max(room - len(before), room - room // 2))
-    left = min(len(before), room - right)
-    return before[len(before) - left :], after[:right]
-
-
-def _beside(
-    records: Sequence[Words], sentences: list[tuple[np.ndarray, np.ndarray]], index: int, step: int, room: int
-) -> np.ndarray:
-    """Up to `room` pieces of a document on one side of a sentence, the nearest."""
-    parts, other, size = [sentences[index][0][:0]], index + step, 0
-    while 0 <= other < len(records) and records[other].document == records[index].document and size < room:
-        parts.append(sentences[other][0])
-        size, other = size + len(parts[-1]), other + step
-    joined = np.concatenate(parts if step > 0 else parts[::-1])
-    return joined[:room] if step > 0 else joined[max(0, len(joined) - room) :]
+def _around(documents: np.ndarray, sizes: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many pieces of its document to show before and after each sentence: as many on either side, or more where the
+    other has fewer."""
+    ends = np.cumsum(sizes)
+    last = np.append(np.flatnonzero(np.diff(documents)), len(ends) - 1)  # sentences of their documents
+    document = np.searchsorted(last, np.arange(len(ends)))
+    before, after = ends - sizes - np.append(0, ends[last])[document], ends[last][document] - ends
+    right = np.minimum(after, np.maximum(room - before, room - room // 2))
+    return np.minimum(before, room - right), right

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -31,9 +31,7 @@ class TaskSettings:
     question_length: int = 64  # pieces of a question beside its windows
     answer_length: int = 30  # pieces of an answer
     context: bool = False  # tagging: fill sequences up with the sentences around
-    threshold: float | None = (
-        None  # qa: no answer where the null score exceeds the best answer's by more; None: always answer
-    )
+    threshold: float | None = None  # qa: no answer where the null score exceeds the best one by more; None: always answer
     temperature: float = 1.0  # logits are divided by it
     pooling: str = "mean"  # similarity: mean, cls or max
     normalize: bool = False  # similarity: vectors have the length 1
@@ -83,9 +81,9 @@ class Task(ABC):
     def answers(self, records: Sequence[Any], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         """An answer for each record, from the logits [M, outputs] of each of its inputs."""
 
-    @abstractmethod
     def gold(self, records: Sequence[Any]) -> list[Any]:
         """What the answers' `value`s are compared with."""
+        return [record.label for record in records]
 
     def value(self, answer: Any) -> Any:
         """What of an answer is scored."""
@@ -109,9 +107,8 @@ def label_set(settings: TaskSettings, found: Sequence[str], records: Sequence[An
     """The labels that were given, or those found, sorted. One that a single one of the records has cannot be learned."""
     counts = Counter(found)
     if once := next((record for record in records if counts[record.label] == 1), None):
-        raise DataError(
-            f"label {once.label!r} occurs once; expected two records at least: merge it, or take it out", once.place
-        )
+        advice = "expected two records at least: merge it, or take it out"
+        raise DataError(f"label {once.label!r} occurs once; {advice}", once.place)
     labels = settings.labels or tuple(sorted(counts))
     if len(labels) < 2:
         raise InputError(f"the training records have {len(labels)} labels ({', '.join(labels)}); expected at least two")
@@ -124,7 +121,7 @@ def number_of(label: Any, labels: Sequence[str], record: AnyRecord) -> int:
     return labels.index(label)
 
 
-def check_texts(records: Sequence[Any], text: Callable[[Any], str]) -> None:
+def check_texts(records: Sequence[Any], *names: str) -> None:
     for number, record in enumerate(records, start=1):
-        if not text(record).strip():
+        if not all(getattr(record, name).strip() for name in names):
             raise InputError(f"{record.place or f'text {number}'} is empty; expected something to read")

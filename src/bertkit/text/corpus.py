@@ -13,15 +13,13 @@ import lzma
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from bertkit.errors import DataError, InputError, import_extra
 
 KINDS = (".txt", ".jsonl", ".parquet")
-PACKINGS = (".gz", ".xz", ".zst")
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
 
 
@@ -59,19 +57,17 @@ class Corpus:
         self.skipped, self.complaints, self._read_before = 0, [], 0
         for path in self.files:
             try:
-                with open(path, "rb") as raw, _unpacked(raw, path) as stream:
+                with open(path, "rb") as raw:
                     self._stream = raw
-                    yield from self._documents(stream, path)
+                    yield from self._documents(PACKINGS[path.suffix](raw) if path.suffix in PACKINGS else raw, path)
             except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataError(f"the compressed file is damaged or cut off ({error}); fetch it again", path) from error
             self._read_before += path.stat().st_size
             self._stream = None
 
     def _documents(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
-        kind = _kind(path)
-        if kind == ".txt":
-            return self._blank_separated(stream, path)
-        return self._json_lines(stream, path) if kind == ".jsonl" else self._parquet_rows(stream, path)
+        readers = {".txt": self._blank_separated, ".jsonl": self._json_lines, ".parquet": self._parquet_rows}
+        return readers[_kind(path)](stream, path)
 
     def _blank_separated(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
         lines, begin, size = list[str](), 1, 0
@@ -116,13 +112,14 @@ class Corpus:
     def _checked(self, text: object, path: Path, number: int) -> Iterator[Document]:
         """The document, if its text is a string that UTF-8 can carry."""
         if not isinstance(text, str):
-            self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
-        elif "\0" in text:
-            self._complain("a NUL character; remove it, or skip such lines", path, number)
-        elif not _is_unicode(text):
-            self._complain("half of a surrogate pair, which is no character", path, number)
-        else:
-            yield Document(text, path, number)
+            return self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
+        if "\0" in text:
+            return self._complain("a NUL character; remove it, or skip such lines", path, number)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            return self._complain("half of a surrogate pair, which is no character", path, number)
+        yield Document(text, path, number)
 
     def _lines(self, stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
         """Decoded lines with their numbers; memory stays bounded whatever a line's length."""
@@ -174,18 +171,6 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-@contextmanager
-def _unpacked(stream: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix == ".gz":
-        yield gzip.GzipFile(fileobj=stream)  # type: ignore[misc]
-    elif path.suffix == ".xz":
-        yield lzma.LZMAFile(stream)  # type: ignore[misc]  # noqa: SIM115
-    elif path.suffix == ".zst":
-        yield io.BufferedReader(_Zst(stream))
-    else:
-        yield stream
-
-
 class _Zst(io.RawIOBase):
     """A .zst file as a stream. The library's own reader takes a file that was cut off for a complete one."""
 
@@ -213,9 +198,8 @@ class _Zst(io.RawIOBase):
         return len(part)
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # what is inside, as a stream
+    ".gz": gzip.open,
+    ".xz": lzma.open,
+    ".zst": lambda stream: io.BufferedReader(_Zst(stream)),
+}

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as Backend
 
 from bertkit.errors import ArtifactError
 
+MAX_WORD = 100  # characters; a longer word becomes [UNK], where words have a longest length
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -28,8 +29,8 @@ SPELLINGS = {
 SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Metaspace"}  # the pre-tokenizer of each model
 
 
-def wordpiece(model: models.WordPiece, *, cased: bool) -> Backend:
-    backend = Backend(model)
+def wordpiece(vocabulary: dict[str, int], *, cased: bool, max_word: int = MAX_WORD) -> Backend:
+    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=max_word))
     backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
@@ -75,10 +76,8 @@ def check(settings: dict[str, Any]) -> None:
         raise ArtifactError(f"the tokenizer is {model} with {found}; expected one of {expected}")
     normalizer = settings["normalizer"] or {}
     if model == "WordPiece" and not normalizer.get("clean_text"):
-        raise ArtifactError(
-            f"the tokenizer's normalizer is {normalizer.get('type', 'nothing')}; "
-            "expected BertNormalizer with clean_text on, as BERT was published"
-        )
+        expected = "expected BertNormalizer with clean_text on, as BERT was published"
+        raise ArtifactError(f"the tokenizer's normalizer is {normalizer.get('type', 'nothing')}; {expected}")
 
 
 def complete(backend: Backend) -> dict[str, str]:
@@ -98,9 +97,8 @@ def complete(backend: Backend) -> dict[str, str]:
         )
     frame = " ".join(backend.encode("", "").tokens)
     if frame not in (f"{cls} {sep} {sep}", f"{cls} {sep} {sep} {sep}"):
-        raise ArtifactError(
-            f"the tokenizer frames a pair with {frame}; expected {cls} A {sep} B {sep}, or {sep} {sep} between"
-        )
+        expected = f"expected {cls} A {sep} B {sep}, or {sep} {sep} between"
+        raise ArtifactError(f"the tokenizer frames a pair with {frame}; {expected}")
     return names
 
 

@@ -8,6 +8,7 @@ kinds of tokenizer look beyond white space, and go through the library's batch c
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 
@@ -38,15 +39,15 @@ class CorpusEncoder:
         chunks = cut(texts)
         numbers, new = self._numbering.number(chunks)
         self._learn(new)
-        sizes = self._sizes[numbers]
+        sizes = np.asarray(self._sizes)[numbers]
         ends = np.cumsum(sizes)
-        source = np.repeat(self._begins[numbers] - (ends - sizes), sizes) + np.arange(sizes.sum())
-        return self._ids[source], np.append(0, ends)[chunks.boundaries]
+        source = np.repeat(np.asarray(self._begins)[numbers] - (ends - sizes), sizes) + np.arange(sizes.sum())
+        return np.asarray(self._ids)[source], np.append(0, ends)[chunks.boundaries]
 
     @property
     def used_bytes(self) -> int:
         """The memo's size, about; it is emptied before a batch that finds it over `memo_bytes`."""
-        return self._numbering.size + TABLE_COST * self._sizes.used + 4 * self._ids.used
+        return self._numbering.size + TABLE_COST * len(self._sizes) + 4 * len(self._ids)
 
     def _learn(self, new: list[str]) -> None:
         """Encodes new chunks as one text, and appends their pieces to the tables, in order of their numbers."""
@@ -55,30 +56,10 @@ class CorpusEncoder:
         ids, places = self.tokenizer.ids_and_places(" ".join(new))
         ends = np.cumsum(np.fromiter(map(len, new), np.int64, len(new)) + 1)
         sizes = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(new))
-        self._begins.append(self._ids.used + np.cumsum(sizes) - sizes)
-        self._sizes.append(sizes)
-        self._ids.append(ids)
+        self._begins.frombytes((len(self._ids) + np.cumsum(sizes) - sizes).tobytes())
+        self._sizes.frombytes(sizes.tobytes())
+        self._ids.frombytes(ids.tobytes())
 
     def _forget(self) -> None:
         self._numbering = Numbering()
-        self._ids, self._sizes, self._begins = _Growing(np.int32), _Growing(np.int64), _Growing(np.int64)
-
-
-class _Growing:
-    """A one-dimensional array that grows at its end without being copied each time."""
-
-    def __init__(self, dtype: type):
-        self.values: np.ndarray = np.zeros(1024, dtype)
-        self.used = 0
-
-    def append(self, values: np.ndarray) -> None:
-        needed = self.used + len(values)
-        if needed > len(self.values):
-            grown = np.zeros(max(needed, 2 * len(self.values)), self.values.dtype)
-            grown[: self.used] = self.values[: self.used]
-            self.values = grown
-        self.values[self.used : needed] = values
-        self.used = needed
-
-    def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        return self.values[places]
+        self._ids, self._sizes, self._begins = array("i"), array("q"), array("q")  # they grow without a copy each time

@@ -26,8 +26,8 @@ from bertkit.text import kinds
 from bertkit.text.sentencepiece import read_sentencepiece
 
 SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
-MAX_WORD = 100  # characters; a longer word becomes [UNK], where words have a longest length
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
+NORMALIZER = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
 
@@ -85,13 +85,12 @@ class Tokenizer:
 
     @classmethod
     def from_vocabulary(
-        cls, vocabulary: Sequence[str] | Mapping[str, int], *, cased: bool, max_word: int = MAX_WORD
+        cls, vocabulary: Sequence[str] | Mapping[str, int], *, cased: bool, max_word: int = kinds.MAX_WORD
     ) -> Tokenizer:
         """A WordPiece tokenizer over the given pieces: in order of their ids, or mapped to them."""
         if not isinstance(vocabulary, Mapping):
             vocabulary = {piece: index for index, piece in enumerate(vocabulary)}
-        model = models.WordPiece(dict(vocabulary), unk_token="[UNK]", max_input_chars_per_word=max_word)
-        return cls(kinds.wordpiece(model, cased=cased))
+        return cls(kinds.wordpiece(dict(vocabulary), cased=cased, max_word=max_word))
 
     @classmethod
     def load(cls, path: Path | str, *, cased: bool | None = None) -> Tokenizer:
@@ -121,13 +120,8 @@ class Tokenizer:
         if self.kind == "wordpiece":
             pieces = "".join(f"{piece}\n" for piece in self.vocabulary)
             (folder / "vocab.txt").write_text(pieces, encoding="utf-8", newline="\n")
-            normalizer = self._settings["normalizer"]
-            config |= {
-                "tokenizer_class": "BertTokenizer",
-                "do_lower_case": normalizer["lowercase"],
-                "strip_accents": normalizer["strip_accents"],
-                "tokenize_chinese_chars": normalizer["handle_chinese_chars"],
-            }
+            steps = {theirs: self._settings["normalizer"][ours] for ours, theirs in NORMALIZER.items()}
+            config |= {"tokenizer_class": "BertTokenizer"} | steps
         else:  # the class that takes tokenizer.json as it is; the families' own put other parts around its vocabulary
             segments = [] if self.kind == "bpe" else ["token_type_ids"]
             names = ["input_ids", *segments, "attention_mask"]
@@ -149,11 +143,8 @@ class Tokenizer:
     @cached_property
     def vocabulary(self) -> list[str]:
         """The pieces in order of their ids."""
-        ids = self._backend.get_vocab(with_added_tokens=True)
-        pieces = [f"[unused-{index}]" for index in range(max(ids.values()) + 1)]
-        for piece, index in ids.items():
-            pieces[index] = piece
-        return pieces
+        pieces = {index: piece for piece, index in self._backend.get_vocab(with_added_tokens=True).items()}
+        return [pieces.get(index, f"[unused-{index}]") for index in range(max(pieces) + 1)]
 
     @cached_property
     def begins_word(self) -> np.ndarray:
@@ -221,13 +212,9 @@ class Tokenizer:
         first, second = [cls, a, sep], [] if b is None else [sep] * (self.between - 1) + [b, sep]
         parts = first + second
         sizes = [sum(map(len, first)), sum(map(len, second))]
-        return Encoding(
-            ids=np.concatenate([part.ids for part in parts]),
-            segments=np.repeat(np.arange(2, dtype=np.int8), sizes),
-            offsets=np.concatenate([part.offsets for part in parts]),
-            starts=np.concatenate([part.starts for part in parts]),
-            dropped=full + specials - sum(sizes),
-        )
+        ids, offsets = np.concatenate([part.ids for part in parts]), np.concatenate([part.offsets for part in parts])
+        segments, starts = np.repeat(np.arange(2, dtype=np.int8), sizes), np.concatenate([part.starts for part in parts])
+        return Encoding(ids, segments, offsets, starts, dropped=full + specials - sum(sizes))
 
     def decode(self, ids: Sequence[int] | np.ndarray, *, skip_specials: bool = True) -> str:
         """Text for ids; what the normaliser took away (case, accents, spacing) stays lost."""
@@ -278,11 +265,8 @@ def read_vocabulary(file: Path) -> dict[str, int]:
 
 def _pieces(encoding: tokenizers.Encoding) -> Pieces:
     words = np.array([-1 if word is None else word for word in encoding.word_ids], np.int32)
-    return Pieces(
-        ids=np.array(encoding.ids, np.int32),
-        offsets=np.array(encoding.offsets, np.int32).reshape(-1, 2),
-        starts=np.diff(words, prepend=np.int32(-2)) != 0,
-    )
+    ids, offsets = np.array(encoding.ids, np.int32), np.array(encoding.offsets, np.int32).reshape(-1, 2)
+    return Pieces(ids, offsets, starts=np.diff(words, prepend=np.int32(-2)) != 0)
 
 
 def _without_space(pieces: Pieces, text: str) -> Pieces:
@@ -319,7 +303,7 @@ def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
     vocabulary = read_vocabulary(file)
     if cased is None:
         cased = any(piece.isalpha() and piece != piece.lower() for piece in vocabulary)
-    return kinds.wordpiece(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_WORD), cased=cased)
+    return kinds.wordpiece(vocabulary, cased=cased)
 
 
 def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.Tokenizer:

@@ -22,7 +22,7 @@ from bertkit.errors import InputError
 from bertkit.progress import bar, spinner
 from bertkit.text import kinds
 from bertkit.text.corpus import Corpus
-from bertkit.text.tokenizer import MAX_WORD, SPECIALS, Tokenizer
+from bertkit.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_CHUNKS = 1_500_000  # distinct chunks counted at once: about 300 MB
 MAX_WORDS = 400_000  # distinct words that the trainer sees: about 400 MB
@@ -102,7 +102,7 @@ def _untaught(kind: str, cased: bool) -> Backend:
         return kinds.byte_bpe(models.BPE())
     if kind == "unigram":
         return kinds.albert(models.Unigram(), cased=cased, accents=cased)
-    return kinds.wordpiece(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=MAX_WORD), cased=cased)
+    return kinds.wordpiece({}, cased=cased)
 
 
 def _count(corpus: Corpus, max_chunks: int) -> tuple[Counts, int]:
@@ -122,7 +122,7 @@ def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
     with bar("splitting words", len(chunks)) as done:
         for index, (chunk, count) in enumerate(chunks.items()):
             for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalize(f" {chunk}")):
-                if len(word) <= MAX_WORD:
+                if len(word) <= kinds.MAX_WORD:
                     words[word] += count
                 else:
                     too_long.add(word)

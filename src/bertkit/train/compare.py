@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertkit.errors import InputError
-from bertkit.train.page import flat
+from bertkit.train.page import spelled
 from bertkit.train.task_report import interval, read_results, shown
 
 FOLLOWING = ("name", "steps", "evaluate_every", "log_every", "task.labels")  # settings that follow from the data
@@ -47,7 +47,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
 
 def _differing(all_results: list[dict[str, Any]]) -> list[dict[str, str]]:
     """Of each run the settings, and the fingerprints of the data, that are not the same in all of them."""
-    each = [flat(results.get("settings") or {}) for results in all_results]
+    each = [spelled(results.get("settings") or {}) for results in all_results]
     for settings, results in zip(each, all_results, strict=True):
         for split, source in (results.get("data") or {}).items():
             settings[f"data.{split}"] = str(source.get("fingerprint", ""))[:8]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -74,17 +74,13 @@ def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Modu
     return network
 
 
-@contextmanager
-def synced(network: nn.Module, last: bool) -> Iterator[None]:
+def synced(network: nn.Module, last: bool) -> AbstractContextManager[None]:
     """Ranks exchange gradients once a step, with the last row."""
     if isinstance(network, FSDPModule):
         network.set_requires_gradient_sync(last)
-        yield
-    elif isinstance(network, nn.parallel.DistributedDataParallel) and not last:
-        with network.no_sync():
-            yield
-    else:
-        yield
+    if isinstance(network, nn.parallel.DistributedDataParallel) and not last:
+        return network.no_sync()
+    return nullcontext()
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from bertkit.atomic import new_file
 
 TIMES = ("elapsed", "tokens_per_second", "flop_utilisation")  # fields that differ between two equal runs
 
 
-class Log:
+class Log(AbstractContextManager):
     """Appends to metrics.jsonl and shows the newest line. Rows after `step`, written before a crash, are dropped."""
 
     def __init__(self, run: Path, *, step: int = 0, quiet: bool = False, silent: bool = False):
@@ -37,10 +37,7 @@ class Log:
             end = "\r" if sys.stderr.isatty() else "\n"
             print(f"{text}\x1b[K" if end == "\r" else text, end=end, file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self.stream:
             self.stream.close()
         if not self.quiet and sys.stderr.isatty():

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.atomic import new_file
+from bertkit.train.run import flat
 
+Panel = Callable[[Any], None]  # fills an axis of a plot
 BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#059669", "#6b7280"
 INK, LINE = "#111827", "#e5e7eb"
 MODAL = {BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "quiet", INK: "ink", LINE: "line"}  # variables of the style
@@ -81,47 +83,34 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = (), *, words: int
     return f"<div class='wide'><table>{''.join([_line(head, 'th', words), *lines])}</table></div>"
 
 
-def settings_table(settings: Mapping[str, Any]) -> str:
-    return table(flat(settings).items())
+def spelled(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Nested settings as one list of dotted names, the values as people write them."""
+    names = flat(settings)
+    return {name: ", ".join(map(str, one)) if isinstance(one, list) else str(one) for name, one in names.items()}
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested settings as one list of dotted names."""
-    names: dict[str, str] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            names |= flat(value, f"{prefix}{name}.")
-        else:
-            names[f"{prefix}{name}"] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return names
-
-
-def draw(panels: Sequence[Callable[[Any], None]], height: float = 2.8) -> str:
+def draw(panels: Sequence[Panel], height: float = 2.8) -> str:
     """Plots in rows of two as one SVG; each panel fills an axis."""
-    import matplotlib as mpl
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    mpl.use("svg")
-    from matplotlib import pyplot
-
-    with mpl.rc_context(LOOK):
+    with rc_context(LOOK):
         lines = (len(panels) + 1) // 2
-        figure, axes = pyplot.subplots(lines, 2, figsize=(9.6, height * lines), layout="constrained", squeeze=False)
+        figure = Figure((9.6, height * lines), layout="constrained")
+        axes = figure.subplots(lines, 2, squeeze=False)
         for axis, panel in zip(axes.flat, panels, strict=False):
             panel(axis)
         for axis in axes.flat[len(panels) :]:
             axis.set_axis_off()
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None})
-        pyplot.close(figure)
     picture = stream.getvalue()[stream.getvalue().index("<svg") :]
     for colour, name in MODAL.items():
         picture = picture.replace(colour, f"var(--{name})")
     return picture
 
 
-def curves(
-    title: str, rows: list[dict[str, Any]], series: dict[str, str], *, floor: float | None = 0
-) -> Callable[[Any], None]:
+def curves(title: str, rows: list[dict[str, Any]], series: dict[str, str], *, floor: float | None = 0) -> Panel:
     """A panel with fields of the metrics over the steps, each in its colour; dots where they were measured now and then."""
 
     def panel(axis: Any) -> None:
@@ -132,8 +121,7 @@ def curves(
                 label = name.replace("_", " ")
                 axis.plot(*zip(*points, strict=True), color=colour, label=label, marker=marker, markersize=3, lw=1.4)
         axis.set_title(title, loc="left", fontsize=10)
-        axis.set_xlabel("step")
-        axis.set_ylim(bottom=floor)
+        axis.set(xlabel="step", ylim=(floor, None))
         axis.grid(color=LINE)
         if len(series) > 1 and axis.lines:
             axis.legend(frameon=False, fontsize=8)

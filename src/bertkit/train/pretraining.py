@@ -67,9 +67,8 @@ def pretraining_job(
     feed = PretrainingFeed(recipe, store, device, world, workers)
     phases = range(len(recipe.phases)) if recipe.held_out else ()
     held_out = [_source(recipe, store, device, index, evaluation=True) for index in phases]
-    job = Job(
-        run, recipe, network, feed, device, world, export, evaluate=_evaluation(held_out, recipe) if held_out else None
-    )
+    evaluate = _evaluation(held_out, recipe) if held_out else None
+    job = Job(run, recipe, network, feed, device, world, export, evaluate=evaluate)
 
     def samples() -> list[str]:
         with autocast(device, recipe.precision):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import types
 import typing
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from bertkit.data.masking import Masking
@@ -13,6 +14,7 @@ from bertkit.errors import InputError, did_you_mean
 from bertkit.model.config import Config
 from bertkit.tasks.objectives import OBJECTIVES
 from bertkit.tasks.task import TaskSettings
+from bertkit.train.run import flat
 
 Settings = TypeVar("Settings", bound="Training")
 SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
@@ -112,12 +114,8 @@ class Recipe(Training):
 
     def phase_at(self, progress: float) -> int:
         """The phase of a run that has come this far, 0 to 1."""
-        passed = 0.0
-        for index, phase in enumerate(self.phases):
-            passed += phase.share
-            if progress < passed - 1e-9:
-                return index
-        return len(self.phases) - 1
+        ends = accumulate(phase.share for phase in self.phases[:-1])
+        return sum(progress >= end - 1e-9 for end in ends)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,39 +172,15 @@ def change(recipe: Settings, settings: list[str]) -> Settings:
     return _change(recipe, changes)
 
 
-def to_dict(recipe: Training) -> dict[str, Any]:
-    return asdict(recipe)
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """The dotted names of settings that differ."""
-    found = []
-    for name in sorted({*old, *new}):
-        a, b = old.get(name), new.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += differences(a, b, f"{prefix}{name}.")
-        elif a != b:
-            found.append(f"{prefix}{name}: {a} → {b}")
-    return found
-
-
 def _path(recipe: Training, name: str) -> tuple[str, ...]:
     """The full path of a dotted or bare name."""
-    paths = _paths(recipe)
+    paths = list(flat(asdict(recipe)))
     fitting = [path for path in paths if path == name] or [path for path in paths if path.rpartition(".")[2] == name]
     if len(fitting) == 1:
         return tuple(fitting[0].split("."))
     if fitting:
         raise InputError(f"{name} could be {' or '.join(fitting)}; write it in full")
     raise InputError(f"no setting {name!r}{did_you_mean(name, [*paths, *(p.rpartition('.')[2] for p in paths)])}")
-
-
-def _paths(part: Any, prefix: str = "") -> list[str]:
-    paths = []
-    for f in fields(part):
-        value = getattr(part, f.name)
-        paths += _paths(value, f"{prefix}{f.name}.") if is_dataclass(value) else [f"{prefix}{f.name}"]
-    return paths
 
 
 def _change(part: Any, changes: dict[tuple[str, ...], str]) -> Any:

@@ -14,22 +14,20 @@ import torch
 from bertkit.data.examples import ExampleSource, PretrainingBatch
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.log import read_metrics
-from bertkit.train.page import BLUE, GREY, ORANGE, cards, curves, draw, section, settings_table, write_page
+from bertkit.train.page import BLUE, GREY, ORANGE, cards, curves, draw, section, spelled, table, write_page
 
 
 def write_report(run: Path, *, samples: Sequence[str] = (), facts: dict[str, str] | None = None) -> Path:
     """Writes RUN/report.html from the run's metrics and recipe."""
     rows = read_metrics(run)
     recipe = json.loads((run / "recipe.json").read_text(encoding="utf-8"))["recipe"]
+    shown = [f"<div class='sample'>{sample}</div>" for sample in samples]
+    note = "green: right; red: the model's piece, then the true one"
     parts = [
         cards(_figures(rows) | (facts or {})),
         section("Curves", _curves(rows)),
-        section(
-            "Held-out text, filled in",
-            *(f"<div class='sample'>{sample}</div>" for sample in samples),
-            note="green: right; red: the model's piece, then the true one",
-        ),
-        section("Recipe", settings_table(recipe)),
+        section("Held-out text, filled in", *shown, note=note),
+        section("Recipe", table(spelled(recipe).items())),
     ]
     return write_page(run / "report.html", recipe["name"], f"pre-training run {run.resolve().name}", parts)
 
@@ -44,22 +42,17 @@ def filled_samples(network: Pretraining, source: ExampleSource, device: torch.de
 
 
 def _samples(row: PretrainingBatch, best: list[int], vocabulary: list[str], count: int) -> Iterator[str]:
-    guesses = dict(zip(row.places[: row.hidden].tolist(), best, strict=True))
-    truths = dict(zip(row.places[: row.hidden].tolist(), row.targets[: row.hidden].tolist(), strict=True))
-    ids, bounds = row.batch.ids.tolist(), row.batch.boundaries.tolist()
-    for begin, end in pairwise(bounds[: count + 1]):
-        if end - begin > 1 and any(begin <= place < end for place in guesses):
-            pieces = (_piece(place, ids[place], guesses, truths, vocabulary) for place in range(begin, end))
-            yield " ".join(pieces).replace(" ##", "").replace(">##", ">")
+    pieces = [html.escape(vocabulary[index]) for index in row.batch.ids.tolist()]
+    places, targets = row.places[: row.hidden].tolist(), row.targets[: row.hidden].tolist()
+    for place, guess, truth in zip(places, best, targets, strict=True):
+        pieces[place] = _told(html.escape(vocabulary[guess]), html.escape(vocabulary[truth]))
+    for begin, end in pairwise(row.batch.boundaries.tolist()[: count + 1]):
+        if end - begin > 1 and any(begin <= place < end for place in places):
+            yield " ".join(pieces[begin:end]).replace(" ##", "").replace(">##", ">")
 
 
-def _piece(place: int, index: int, guesses: dict[int, int], truths: dict[int, int], vocabulary: list[str]) -> str:
-    if place not in guesses:
-        return html.escape(vocabulary[index])
-    guess, truth = vocabulary[guesses[place]], vocabulary[truths[place]]
-    if guess == truth:
-        return f"<span class='right'>{html.escape(truth)}</span>"
-    return f"<span class='wrong'><s>{html.escape(guess)}</s> {html.escape(truth)}</span>"
+def _told(guess: str, truth: str) -> str:
+    return f"<span class='right'>{truth}</span>" if guess == truth else f"<span class='wrong'><s>{guess}</s> {truth}</span>"
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, str]:
@@ -80,11 +73,10 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 def _curves(rows: list[dict[str, Any]]) -> str:
     """Four plots as one SVG."""
-    return draw(
-        [
-            curves("loss", rows, {"masked_loss": BLUE, "held_out_loss": ORANGE, "next_loss": GREY}),
-            curves("accuracy", rows, {"masked_accuracy": BLUE, "held_out_accuracy": ORANGE, "next_accuracy": GREY}),
-            curves("learning rate", rows, {"lr": BLUE}),
-            curves("tokens per second", rows, {"tokens_per_second": BLUE}),
-        ]
-    )
+    panels = {
+        "loss": {"masked_loss": BLUE, "held_out_loss": ORANGE, "next_loss": GREY},
+        "accuracy": {"masked_accuracy": BLUE, "held_out_accuracy": ORANGE, "next_accuracy": GREY},
+        "learning rate": {"lr": BLUE},
+        "tokens per second": {"tokens_per_second": BLUE},
+    }
+    return draw([curves(title, rows, series) for title, series in panels.items()])

@@ -13,6 +13,9 @@ from bertkit.tasks import metrics
 from bertkit.tasks.task import Task, TaskSettings
 
 FEW = 100  # records of dev below which nothing is fitted on them
+MOST = 20  # mistakes that are shown
+Sides = tuple[np.ndarray, np.ndarray]  # the records to fit on, and those to measure on
+Fitted = tuple[TaskSettings, dict[str, Any]]  # the settings to keep, and figures for the report
 
 
 def summarize(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
@@ -27,25 +30,24 @@ def summarize(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> dic
         "confusion": metrics.confusion(gold, found, task.outputs) if several else None,
         "kinds": metrics.entity_scores(gold, found)[1] if isinstance(records[0], Words) else None,
         "breakdown": _by_length(gold, found) if isinstance(records[0], Question) else None,
-        "mistakes": _mistakes(task, records, answers, gold, found),
+        "mistakes": _mistakes(task, records, answers),
     }
 
 
-def calibrate(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> tuple[TaskSettings, dict[str, Any]]:
+def calibrate(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> Fitted:
     """A temperature, and for qa a threshold, fitted on one half of dev; kept only if they help on the other."""
     first, second = (np.array(half, np.int64) for half in halves(records))
     if min(len(first), len(second)) < FEW // 2:
         return task.settings, {}
     if (scores := task.confidence(answers)) is not None:
-        return _temperature(task.settings, scores, np.array(task.gold(records)), first, second)
+        return _temperature(task.settings, scores, np.array(task.gold(records)), (first, second))
     if task.settings.threshold is not None and isinstance(records[0], Question):
-        return _threshold(task, records, answers, first, second)
+        return _threshold(task, records, answers, (first, second))
     return task.settings, {}
 
 
-def _temperature(
-    settings: TaskSettings, logits: np.ndarray, gold: np.ndarray, first: np.ndarray, second: np.ndarray
-) -> tuple[TaskSettings, dict[str, Any]]:
+def _temperature(settings: TaskSettings, logits: np.ndarray, gold: np.ndarray, sides: Sides) -> Fitted:
+    first, second = sides
     temperature = metrics.fit_temperature(logits[first], gold[first])
     before, after = (_certainty(metrics.softmax(logits[second] / t), gold[second]) for t in (1.0, temperature))
     helps = after["ece"] < before["ece"]
@@ -59,22 +61,15 @@ def _certainty(chances: np.ndarray, gold: np.ndarray) -> dict[str, Any]:
     return {"ece": ece, "curve": metrics.reliability(confidence, right)}
 
 
-def _threshold(
-    task: Task, records: Sequence[Any], answers: Sequence[Any], first: np.ndarray, second: np.ndarray
-) -> tuple[TaskSettings, dict[str, Any]]:
-    gold, spans = task.gold(records), [answer.best[0].text if answer.best else "" for answer in answers]
-    margins = [answer.null_margin for answer in answers]
-
-    def part(half: np.ndarray) -> list[list[Any]]:
-        return [[values[index] for index in half] for values in (gold, spans, margins)]
-
-    threshold, _ = metrics.best_threshold(*part(first))
-    f1 = {}
-    given = task.settings.threshold or 0.0
+def _threshold(task: Task, records: Sequence[Any], answers: Sequence[Any], sides: Sides) -> Fitted:
+    spans = [answer.best[0].text if answer.best else "" for answer in answers]
+    rows = list(zip(task.gold(records), spans, (answer.null_margin for answer in answers), strict=True))
+    fit, test = ([rows[index] for index in side] for side in sides)
+    threshold, _ = metrics.best_threshold(*map(list, zip(*fit, strict=True)))
+    f1, given = {}, task.settings.threshold or 0.0
     for name, value in (("before_f1", given), ("after_f1", threshold)):
-        truth, found, margin = part(second)
-        kept = ["" if m > value else text for text, m in zip(found, margin, strict=True)]
-        f1[name] = metrics.squad_scores(truth, kept)["f1"]
+        kept = ["" if margin > value else text for _, text, margin in test]
+        f1[name] = metrics.squad_scores([truth for truth, _, _ in test], kept)["f1"]
     value = threshold if f1["after_f1"] > f1["before_f1"] else given
     return replace(task.settings, threshold=value), {"threshold": {"value": value, "fitted": threshold, **f1}}
 
@@ -105,13 +100,12 @@ def _by_length(gold: list[Any], found: list[Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _mistakes(
-    task: Task, records: Sequence[Any], answers: Sequence[Any], gold: list[Any], found: list[Any], most: int = 20
-) -> list[dict[str, Any]]:
+def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> list[dict[str, Any]]:
     """Wrong answers, the most confident first; of numbers, those furthest off."""
     labels = task.settings.labels
     wrong = list[tuple[float, Any, str, str, float | None]]()
-    for record, answer, truth, told in zip(records, answers, gold, found, strict=True):
+    for record, answer, truth in zip(records, answers, task.gold(records), strict=True):
+        told = task.value(answer)
         if isinstance(told, float):
             wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
         elif not metrics.answer_exact(truth, told) if isinstance(record, Question) else told != truth:
@@ -120,7 +114,7 @@ def _mistakes(
     wrong.sort(key=lambda item: -item[0])
     return [
         {"text": " ‖ ".join(texts(record))[:1000], "gold": truth, "answer": told, "probability": sure}
-        for _, record, truth, told, sure in wrong[:most]
+        for _, record, truth, told, sure in wrong[:MOST]
     ]
 
 

@@ -1,33 +1,47 @@
-"""A run's folder: its recipe, and the rule that it goes on only with the same one."""
+"""A run's folder: its settings as they were written down, and the rule that it goes on only with the same ones."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bertkit.atomic import new_file
 from bertkit.errors import InputError, TrainingError
-from bertkit.train.recipe import Training, differences, to_dict
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def open_run(run: Path, recipe: Training, *, begun: dict[str, Any], fork: bool) -> None:
+def open_run(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> None:
     """Begins a run, or checks that it is the one that was begun."""
     file = run / "recipe.json"
-    new = json.loads(json.dumps({"recipe": to_dict(recipe), **begun}))
+    new = json.loads(json.dumps({"recipe": asdict(recipe), **begun}))
     if file.exists():
         old = json.loads(file.read_text(encoding="utf-8"))
         if (changed := differences(old, new)) and not fork:
-            raise TrainingError(
-                f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork to go on so"
-            )
+            advice = "Give another --out, or --fork to go on so"
+            raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. {advice}")
     elif run.exists() and any(run.iterdir()):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
     with new_file(file) as aside:
         aside.write_text(json.dumps(new, indent=2) + "\n", encoding="utf-8")
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """The dotted names of settings that differ."""
+    a, b = flat(old), flat(new)
+    return [f"{name}: {a.get(name)} → {b.get(name)}" for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one list of dotted names."""
+    names = dict[str, Any]()
+    for name, value in settings.items():
+        names |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return names
 
 
 def parse_budget(text: str) -> float:

@@ -6,27 +6,14 @@ Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is le
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ArtifactError, DataError
+from bertkit.train import page
 from bertkit.train.log import read_metrics
-from bertkit.train.page import (
-    BLUE,
-    GREEN,
-    GREY,
-    LINE,
-    ORANGE,
-    cards,
-    curves,
-    draw,
-    section,
-    settings_table,
-    table,
-    write_page,
-)
+from bertkit.train.page import BLUE, GREEN, GREY, LINE, ORANGE
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
 MAX_LABELS = 20  # of a confusion matrix that still fits a page
@@ -53,7 +40,7 @@ def write_task_report(run: Path) -> Path:
     title = results.get("set") or results["task"]
     kind = f"{results['task']} · " if results.get("set") else ""
     subtitle = f"{kind}fine-tuned from {results['model']} · run {run.resolve().name}"
-    return write_page(run / "report.html", title, subtitle, filter(None, parts), STYLE)
+    return page.write_page(run / "report.html", title, subtitle, filter(None, parts), STYLE)
 
 
 def read_results(run: Path) -> dict[str, Any]:
@@ -112,15 +99,13 @@ def _figures(results: dict[str, Any]) -> str:
         figures["minutes"] = f"{results['seconds'] / 60:,.1f}"
     if results.get("examples_per_second"):
         figures["examples/s"] = f"{results['examples_per_second']:,.0f}"
-    return cards(figures, notes)
+    return page.cards(figures, notes)
 
 
 def _curves(rows: list[dict[str, Any]], headline: str) -> str:
     names = {name for row in rows for name in row}
-    scores = sorted(
-        (name for name in names if name.startswith("dev_") and name != "dev_loss"),
-        key=lambda name: (name != f"dev_{headline}", name),
-    )
+    measured = [name for name in names if name.startswith("dev_") and name != "dev_loss"]
+    scores = sorted(measured, key=lambda name: (name != f"dev_{headline}", name))
     on_dev = f"{_words(scores[0].removeprefix('dev_'))} on dev" if len(scores) == 1 else "on dev"
     panels: list[tuple[str, dict[str, str], float | None]] = [
         ("loss", {"loss": BLUE, "dev_loss": ORANGE}, 0),
@@ -128,8 +113,8 @@ def _curves(rows: list[dict[str, Any]], headline: str) -> str:
         ("learning rate", {"lr": BLUE}, 0),
         ("examples per second", {"examples_per_second": BLUE}, 0),
     ]
-    drawn = [curves(title, rows, series, floor=floor) for title, series, floor in panels if names & series.keys()]
-    return section("Curves", draw(drawn)) if drawn else ""
+    drawn = [page.curves(title, rows, series, floor=floor) for title, series, floor in panels if names & series.keys()]
+    return page.section("Curves", page.draw(drawn)) if drawn else ""
 
 
 def _confusion(results: dict[str, Any]) -> str:
@@ -139,14 +124,14 @@ def _confusion(results: dict[str, Any]) -> str:
     if len(cells) > MAX_LABELS:
         wrong = [(labels[i], labels[j], n) for i, row in enumerate(cells) for j, n in enumerate(row) if i != j and n]
         frequent = sorted(wrong, key=lambda line: -line[2])[:MAX_LABELS]
-        return section("Most frequent confusions", table(frequent, ("gold", "answered", "times")))
+        return page.section("Most frequent confusions", page.table(frequent, ("gold", "answered", "times")))
     heads = [f"<th>{escape(str(label))}</th>" for label in labels]
     lines = [f"<th></th>{''.join(heads)}"]
     for place, (head, row) in enumerate(zip(heads, cells, strict=True)):
         lines.append(head + "".join(_tint(count, count / max(1, sum(row)), at == place) for at, count in enumerate(row)))
     matrix = "".join(f"<tr>{line}</tr>" for line in lines)
     note = "rows: gold; columns: answered; shares are of the row"
-    return section("Confusion matrix", f"<div class='wide'><table class='matrix'>{matrix}</table></div>", note=note)
+    return page.section("Confusion matrix", f"<div class='wide'><table class='matrix'>{matrix}</table></div>", note=note)
 
 
 def _tint(count: int, share: float, right: bool) -> str:
@@ -163,7 +148,7 @@ def _parts(results: dict[str, Any]) -> str:
         if rows:
             names = [name for name in rows[0] if name != "group"]
             lines = [[row["group"], *(_number(name, row.get(name)) for name in names)] for row in rows]
-            made += section(title, table(lines, (what, *map(_words, names)), words=1))
+            made += page.section(title, page.table(lines, (what, *map(_words, names)), words=1))
     return made
 
 
@@ -173,10 +158,10 @@ def _calibration(results: dict[str, Any]) -> str:
         return ""
     panels = [_diagram(name, fitted[name]) for name in ("before", "after") if fitted.get(name)]
     note = f"how often answers of a confidence are right, before and after the temperature of {fitted['temperature']:.3f}"
-    return section("Reliability", draw(panels, height=3.4), note=note)
+    return page.section("Reliability", page.draw(panels, height=3.4), note=note)
 
 
-def _diagram(name: str, side: dict[str, Any]) -> Callable[[Any], None]:
+def _diagram(name: str, side: dict[str, Any]) -> page.Panel:
     """A panel: accuracy over confidence, each dot as large as its share of the answers; the diagonal is perfect."""
 
     def panel(axis: Any) -> None:
@@ -193,7 +178,7 @@ def _diagram(name: str, side: dict[str, Any]) -> Callable[[Any], None]:
 
 def _mistakes(results: dict[str, Any]) -> str:
     shown_ones = [_mistake(mistake) for mistake in (results.get("mistakes") or [])[:MAX_MISTAKES]]
-    return section("Most confident mistakes", *shown_ones, note="red: the answer; green: gold") if shown_ones else ""
+    return page.section("Most confident mistakes", *shown_ones, note="red: the answer; green: gold") if shown_ones else ""
 
 
 def _mistake(mistake: dict[str, Any]) -> str:
@@ -210,17 +195,18 @@ def _search(results: dict[str, Any]) -> str:
     names = [name for name in (tried[0] if tried else ()) if name != "score"]
     lines = [[shown(results["headline"], row["score"]), *(_plain(row.get(name)) for name in names)] for row in tried]
     head = (_words(results["headline"]), *map(_words, names))
-    return section("Search", table(lines, head, words=1), note="all settings tried, best on dev first") if tried else ""
+    note = "all settings tried, best on dev first"
+    return page.section("Search", page.table(lines, head, words=1), note=note) if tried else ""
 
 
 def _origin(results: dict[str, Any]) -> str:
     """The settings, and the data by what identifies it."""
-    splits = results.get("data") or {}
-    lines = [
-        (name, one.get("file", ""), one.get("fingerprint", ""), f"{one.get('rows', 0):,}") for name, one in splits.items()
-    ]
-    settings = section("Settings", settings_table(results["settings"])) if results.get("settings") else ""
-    return settings + (section("Data", table(lines, ("split", "file", "fingerprint", "rows"), words=3)) if lines else "")
+    head, splits = ("split", "file", "fingerprint", "rows"), (results.get("data") or {}).items()
+    lines = [(name, one.get("file", ""), one.get("fingerprint", ""), f"{one.get('rows', 0):,}") for name, one in splits]
+    settings = (
+        page.section("Settings", page.table(page.spelled(results["settings"]).items())) if results.get("settings") else ""
+    )
+    return settings + (page.section("Data", page.table(lines, head, words=3)) if lines else "")
 
 
 def _words(name: str) -> str:
