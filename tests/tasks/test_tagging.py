@@ -235,3 +235,7 @@ def test_documents_are_not_cut_between_chunks(network, monkeypatch):
     for one, other in zip(whole, answer_records([network], task, TOKENIZER, records, find_device("cpu")), strict=True):
         assert one.labels == other.labels
         np.testing.assert_allclose(one.probabilities, other.probabilities, atol=1e-6)
+
+
+def test_nothing_to_tag():
+    assert tagging().units([], TOKENIZER) == []

@@ -101,7 +101,7 @@ def _around(documents: np.ndarray, sizes: np.ndarray, room: np.ndarray) -> tuple
     """How many pieces of its document to show before and after each sentence: as many on either side, or more where the
     other has fewer."""
     ends = np.cumsum(sizes)
-    last = np.append(np.flatnonzero(np.diff(documents)), len(ends) - 1)  # sentences of their documents
+    last = np.flatnonzero(np.append(np.diff(documents), 1)[: len(ends)])  # sentences of their documents
     document = np.searchsorted(last, np.arange(len(ends)))
     before, after = ends - sizes - np.append(0, ends[last])[document], ends[last][document] - ends
     right = np.minimum(after, np.maximum(room - before, room - room // 2))
