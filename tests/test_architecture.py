@@ -39,7 +39,7 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "exporting": {"data", "model", "bundle", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
     "distilling": {"data", "model", "tasks", "train", "recipes", "bundle", "serve"},
-    "console": {"serve"},
+    "console": {"data", "serve"},
     "asking": {"console", "serve", "data", "pipeline"},
     "serving": {"console", "serve"},
     "cli": {"console", "asking", "serving", "pipeline", "demo", "data", "text", "train"},

@@ -5,27 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
-from bertkit.console import Device, Precision, app, load
+from bertkit import console
+from bertkit.console import app, load
 from bertkit.errors import InputError, import_extra
 
 
 @app.command(epilog="Example: bertkit serve sentiment=run/model bert-base-uncased --port 8000")
 def serve(
-    models: Annotated[list[str], typer.Argument(help="Model folders, checkpoints or hub names, each also as NAME=MODEL.")],
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for everybody's requests.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
-    key: Annotated[str, typer.Option(envvar="BERTKIT_KEY", help="Ask for this bearer key.", show_envvar=True)] = "",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 128,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a request.")] = 16_384,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 1 << 20,
-    queue: Annotated[int, typer.Option(min=1, help="Texts that may wait, for each model.")] = 1024,
-    wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a text waits for others to share its batch.")] = 4.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a request is given up.")] = 30.0,
-    log_texts: Annotated[bool, typer.Option("--log-texts", help="Log what was asked, too.")] = False,
+    models: Annotated[list[str], Argument(help="Model folders, checkpoints or hub names, each also as NAME=MODEL.")],
+    host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for everybody's requests.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
+    key: Annotated[str, Option(envvar="BERTKIT_KEY", help="Ask for this bearer key.", show_envvar=True)] = "",
+    device: console.Device = "auto",
+    precision: console.Precision = "fp32",
+    max_texts: Annotated[int, Option(min=1, help="Texts of a request.")] = 128,
+    max_tokens: Annotated[int, Option(min=1, help="Tokens of a request.")] = 16_384,
+    max_body: Annotated[int, Option(min=1, help="Bytes of a request.")] = 1 << 20,
+    queue: Annotated[int, Option(min=1, help="Texts that may wait, for each model.")] = 1024,
+    wait: Annotated[float, Option(min=0, help="Milliseconds that a text waits for others to share its batch.")] = 4.0,
+    timeout: Annotated[float, Option(min=0.1, help="Seconds until a request is given up.")] = 30.0,
+    log_texts: Annotated[bool, Option("--log-texts", help="Log what was asked, too.")] = False,
 ) -> None:
     """Answer requests over HTTP until told to stop."""
     for library in ("fastapi", "uvicorn", "prometheus_client"):
