@@ -14,7 +14,7 @@ from measure import alone, arguments, minilm, mixed_texts, report
 
 from bertkit.data.packing import batches
 from bertkit.model.config import sized
-from bertkit.serve.runner import Runner
+from bertkit.bundle.runner import Runner
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.text.tokenizer import Tokenizer
 

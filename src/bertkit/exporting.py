@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.atomic import new_folder
 from bertkit.bundle.bundle import write_facts
-from bertkit.bundle.exported import GRAPH, Exported, open_bundle
+from bertkit.bundle.exported import GRAPH, ExportedBundle, open_bundle
 from bertkit.bundle.onnx import write_graph
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import lay
@@ -41,7 +41,7 @@ def export(
     if to != "onnx":
         raise InputError(f"to is {to!r}; expected onnx")
     bundle = open_bundle(model)
-    if isinstance(bundle.network, Exported):
+    if isinstance(bundle, ExportedBundle):
         raise ArtifactError(f"{model} was exported already; expected the model it was made of")
     ours = Model(bundle, device="cpu")
     told = {"exported": "int8" if int8 else "fp32", "parameters": ours.runner.parameters()}
@@ -76,7 +76,7 @@ def _outputs(ours: Model, theirs: Model) -> list[tuple[np.ndarray, np.ndarray]]:
     found = [first]
     if ours.bundle.task:
         data = TaskBatch(batch, places, places, places, known=0, tokens=0)  # type: ignore[arg-type]
-        found.append([one.network.tell(data, one.device, "fp32") for one in (ours, theirs)])
+        found.append([one.runner.tell(data, one.device, "fp32") for one in (ours, theirs)])
     elif ours.runner.can("masked"):
         found.append([one.runner.masked_logits(batch, places) for one in (ours, theirs)])
     if ours.runner.can("next"):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from bertkit.bundle.exported import Exported, open_bundle
+from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
@@ -42,6 +42,7 @@ ANSWERS = {  # task → the verb that asks for it
 }
 HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
 MANY = 256  # texts from which on a progress bar is worth its line
+Spans = list[tuple[int, int]]  # of words, in characters
 
 
 class Candidate(NamedTuple):
@@ -87,6 +88,8 @@ class Model:
     """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches; `budget`: tokens of a
     batch, 0 for as many as suit; `threads`: of a processor, 0 for all."""
 
+    quiet = False  # no bars, for those that work for others
+
     def __init__(
         self,
         bundle: Bundle,
@@ -98,7 +101,7 @@ class Model:
         threads: int = 0,
     ):
         self.bundle, self.tokenizer, self.precision, self.network = bundle, bundle.tokenizer, precision, bundle.network
-        self.runner = _runner(bundle.network, device, precision, compile, threads)
+        self.runner = bundle.start(device, precision, compile, threads)
         self.device, self.config = self.runner.device, self.runner.config
         self.budget = max(budget or self.runner.budget, self.config.positions)
         self.shapes = _shapes(self.budget, self.config.positions) if compile else None
@@ -191,10 +194,14 @@ class Model:
         if isinstance(texts, str):
             return self.tag([texts])[0]
         spans = [word_spans(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
-        found = enumerate(zip(texts, spans, strict=True))
-        records = [Words(tuple(text[a:b] for a, b in words), document=number) for number, (text, words) in found]
+        return self.tag_words(texts, spans, range(len(texts)))
+
+    def tag_words(self, texts: Sequence[str], spans: Sequence[Spans], documents: Sequence[int]) -> list[list[Entity]]:
+        """The entities of sentences whose words are known, and the documents they stand in."""
+        words = [tuple(text[begin:end] for begin, end in each) for text, each in zip(texts, spans, strict=True)]
+        records = [Words(each, document=document) for each, document in zip(words, documents, strict=True)]
         answers = self.answer(records, "tagging")
-        return [name_entities(*found) for found in zip(texts, spans, answers, strict=True)]
+        return [_entities(*found) for found in zip(texts, spans, answers, strict=True)]
 
     @overload
     def ask(self, question: str, context: str) -> Answered: ...  # type: ignore[overload-overlap]
@@ -216,9 +223,9 @@ class Model:
         if task is None or (tasks and task.settings.task not in tasks):
             found = f"a {task.settings.task} model" if task else "not fine-tuned"
             raise ArtifactError(f"this model is {found}; expected one fine-tuned for {' or '.join(tasks) or 'a task'}")
-        with _maybe_bar("answering", len(records)) as show:
+        with self._bar("answering", len(records)) as show:
             where = dict(precision=self.precision, budget=self.budget, show=show)
-            return list(answer_records([self.network], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
+            return list(answer_records([self.runner], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
 
     def encode(self, ids: Sequence[Sequence[int] | np.ndarray]) -> list[np.ndarray]:
         """The last layer's vectors [T, D] for sequences of ids, special ones included."""
@@ -233,11 +240,7 @@ class Model:
 
     def save(self, folder: Path | str) -> None:
         """Writes the artifact, whole or not at all."""
-        if isinstance(self.network, Exported):
-            raise ArtifactError("this model was exported; copy its folder, or save the model it was made of")
-        from bertkit.bundle.bundle import save_bundle
-
-        save_bundle(self.bundle, folder)
+        self.bundle.save(folder)
 
     def describe(self) -> dict[str, Any]:
         """Sizes, parameters by part, vocabulary and provenance."""
@@ -284,13 +287,16 @@ class Model:
         """Answers batch by batch, returned in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
         done = 0
-        with _maybe_bar(title, len(encodings)) as show:
+        with self._bar(title, len(encodings)) as show:
             for members, batch in self._batches(encodings):
                 for index, found in zip(members.tolist(), answer(batch), strict=False):
                     answers[index] = found
                 done += len(members)
                 show(done)
         return answers
+
+    def _bar(self, title: str, count: int) -> AbstractContextManager[Show]:
+        return bar(title, count) if count >= MANY and not self.quiet else nullcontext(show_nothing)
 
     def _batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[np.ndarray, Batch]]:
         ids, segments = [e.ids for e in encodings], [e.segments for e in encodings]
@@ -309,7 +315,7 @@ class Model:
         return answers
 
 
-def word_spans(pieces: Pieces, text: str) -> list[tuple[int, int]]:
+def word_spans(pieces: Pieces, text: str) -> Spans:
     """The characters of a text's words, as the tokenizer splits it."""
     begins = np.flatnonzero(pieces.starts)
     if not len(begins):
@@ -318,23 +324,12 @@ def word_spans(pieces: Pieces, text: str) -> list[tuple[int, int]]:
     return list(zip(pieces.offsets[begins, 0].tolist(), pieces.offsets[ends, 1].tolist(), strict=True))
 
 
-def name_entities(text: str, words: list[tuple[int, int]], answer: Tagged) -> list[Entity]:
+def _entities(text: str, words: Spans, answer: Tagged) -> list[Entity]:
     found = []
     for kind, first, behind in entities(answer.labels):
         begin, end = words[first][0], words[behind - 1][1]
         found.append(Entity(text[begin:end], kind, begin, end, min(answer.probabilities[first:behind])))
     return found
-
-
-def _runner(network: Any, device: str, precision: str, compile: bool, threads: int) -> Any:
-    """What computes the network: ONNX Runtime if it was exported, else torch."""
-    if not isinstance(network, Exported):
-        from bertkit.serve.runner import Runner
-
-        return Runner(network, device, precision, compile, threads)
-    if device not in ("auto", "cpu") or precision != "fp32" or compile:
-        raise InputError(f"device {device!r}, precision {precision!r}: an exported model runs as it is, on the processor")
-    return network.with_threads(threads)
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -355,10 +350,6 @@ def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:
     """The rows of each sequence."""
     bounds = batch.boundaries.tolist()
     return [rows[begin:end].copy() for begin, end in pairwise(bounds)]
-
-
-def _maybe_bar(title: str, count: int) -> AbstractContextManager[Show]:
-    return bar(title, count) if count >= MANY else nullcontext(show_nothing)
 
 
 def _quoted(text: str) -> str:
