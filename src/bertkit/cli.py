@@ -9,15 +9,16 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from bertkit import __version__, console
-from bertkit.console import Told, app, load, readable, verb
+import bertkit
+from bertkit import console
+from bertkit.console import Told, app, readable, verb
 from bertkit.errors import BertkitError
 
 
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        print(f"bertkit {__version__}")
+        print(f"bertkit {bertkit.__version__}")
         raise typer.Exit
 
 
@@ -44,9 +45,7 @@ def vocab(
     max_line: console.MaxLine = None,
 ) -> Told:
     """Learn a vocabulary from raw text, in bounded memory."""
-    from bertkit.pipeline import learn_vocabulary
-
-    learned = learn_vocabulary(corpus, size, out, kind=kind, cased=cased, bad=bad, max_line=max_line)
+    learned = bertkit.learn_vocabulary(corpus, size, out, kind=kind, cased=cased, bad=bad, max_line=max_line)
     facts = {name: value for name, value in vars(learned).items() if name != "tokenizer"}
     pieces = len(learned.tokenizer)
     yield facts | {"pieces": pieces, "out": str(out)}
@@ -74,10 +73,8 @@ def prepare(
     max_line: console.MaxLine = None,
 ) -> Told:
     """Turn a corpus into a token store; run again, it goes on where it stopped."""
-    from bertkit import pipeline
-
     cleaning: dict[str, Any] = dict(min_words=min_words, deduplicate=deduplicate, bad=bad, max_line=max_line)
-    store = pipeline.prepare(corpus, tokenizer, out, workers=workers, engine=engine, **cleaning)
+    store = bertkit.prepare(corpus, tokenizer, out, workers=workers, engine=engine, **cleaning)
     facts = {name: store.manifest[name] for name in ("documents", "sentences", "tokens", "dropped")}
     yield facts | {"out": str(out)}
     yield f"{facts['documents']:,} documents, {facts['sentences']:,} sentences, {facts['tokens']:,} tokens → {out}"
@@ -104,12 +101,11 @@ def pretrain(
     as_json: console.Json = False,
 ) -> Told:
     """Pre-train an encoder: masked pieces and next sentences."""
-    from bertkit import pipeline
     from bertkit.train.log import read_metrics
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     where: dict[str, Any] = dict(device=device, workers=workers, fork=fork, shard=shard, quiet=as_json)
-    made = pipeline.pretrain(store, out, recipe=recipe, init=init, settings=changes, budget=budget, **where)
+    made = bertkit.pretrain(store, out, recipe=recipe, init=init, settings=changes, budget=budget, **where)
     last: dict[str, Any] = next((row for row in reversed(read_metrics(out)) if "held_out_loss" in row), {})
     yield {"model": str(made), **last}
     held = {name.replace("_", " "): value for name, value in last.items() if name.startswith("held")}
@@ -142,12 +138,10 @@ def finetune(
     as_json: console.Json = False,
 ) -> Told:
     """Fine-tune a model for a task, on a published set or on your own files."""
-    from bertkit import pipeline
-
     given = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed or None, "freeze": -1 if freeze else None}
     changes = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     plan: dict[str, Any] = dict(settings=changes, search=search, restarts=restarts, ensemble=ensemble, fork=fork)
-    results = pipeline.finetune(what, model, out, **data, bad=bad, **plan, device=device, quiet=as_json)
+    results = bertkit.finetune(what, model, out, **data, bad=bad, **plan, device=device, quiet=as_json)
     yield {"model": str(out / "model"), "metrics": results["metrics"], "intervals": results["intervals"]}
     if results["skipped"]:
         yield f"{results['skipped']:,} bad rows of the training file were left out"
@@ -170,10 +164,8 @@ def distill(
     as_json: console.Json = False,
 ) -> Told:
     """Make a smaller, faster model that answers like a larger one."""
-    from bertkit import pipeline
-
     chosen: dict[str, Any] = dict(layers=layers, student=student, recipe=recipe, settings=settings or [], device=device)
-    rows = pipeline.distill(teacher, what, out, **chosen, **data, quiet=as_json)
+    rows = bertkit.distill(teacher, what, out, **chosen, **data, quiet=as_json)
     yield rows
     for row in rows:
         yield " · ".join(f"{name} {value:,.4g}" if isinstance(value, float) else f"{value}" for name, value in row.items())
@@ -190,9 +182,7 @@ def evaluate(
     device: console.Device = "auto",
 ) -> Told:
     """Measure a fine-tuned model with the official metrics."""
-    from bertkit import pipeline
-
-    results = pipeline.evaluate(model, data, split=split, columns=columns, bad=bad or "stop", device=device)
+    results = bertkit.evaluate(model, data, split=split, columns=columns, bad=bad or "stop", device=device)
     yield {"metrics": results["metrics"], "intervals": results["intervals"]}
     yield from _figures(results)
 
@@ -248,9 +238,7 @@ def convert(
     window: Annotated[int, Option(help="Pieces that its tokens see to each side.")] = 256,
 ) -> Told:
     """Turn anybody's checkpoint into an artifact that bertkit and transformers read."""
-    from bertkit import pipeline
-
-    facts = pipeline.convert(source, out, positions=positions, window=window).describe()
+    facts = bertkit.convert(source, out, positions=positions, window=window).describe()
     yield facts | {"out": str(out)}
     yield f"{facts['parameters']['total']:,} parameters → {out}"
 
@@ -266,9 +254,7 @@ def export(
     bad: console.Bad = None,
 ) -> Told:
     """Write a model for fast answers on a processor, without torch."""
-    from bertkit import pipeline
-
-    facts = pipeline.export(model, out, to=to, int8=int8, sample=sample, columns=columns, bad=bad or "stop")
+    facts = bertkit.export(model, out, to=to, int8=int8, sample=sample, columns=columns, bad=bad or "stop")
     yield facts
     for name, value in facts.items():
         yield f"{name:<20} {f'{value:.4g}' if isinstance(value, float) else readable(value)}"
@@ -277,13 +263,13 @@ def export(
 @verb("bertkit info bert-base")
 def info(model: console.ModelName) -> Told:
     """Look inside a model: sizes, parameters by part, vocabulary, provenance."""
-    facts = load(model, device="cpu").describe()
+    facts = bertkit.load(model, device="cpu").describe()
     yield facts
     for name, value in facts.items():
         yield f"{name:<12} {readable(value)}"
 
 
-from bertkit import asking, serving  # noqa: E402, F401 (their verbs come after these)
+from bertkit import asking  # noqa: E402, F401 (its verbs come after these)
 
 
 def main() -> None:

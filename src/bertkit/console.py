@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+import bertkit
 from bertkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -113,9 +114,7 @@ def load(
     device: Device = "auto",
     precision: Precision = "fp32",
 ) -> Any:
-    from bertkit.serve import predictor
-
-    return predictor.load(model, device=device, precision=precision)
+    return bertkit.load(model, device=device, precision=precision)
 
 
 def read_texts(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.bundle.bundle import Bundle, load_bundle
-from bertkit.bundle.shrink import shrink
+from bertkit.bundle.changes import shrink
 from bertkit.data.store import Store
 from bertkit.errors import InputError
 from bertkit.model.config import MEMBERS

@@ -226,10 +226,8 @@ def _untie(tensors: dict[str, Tensor], family: Family) -> None:
     own, bias = f"{family.decoder}.bias", str(family.pretraining["masked.bias"])
     if own != bias and own in tensors:
         tensors.setdefault(bias, tensors.pop(own))
-    decoder, pieces = (
-        tensors.pop(f"{family.decoder}.weight", None),
-        tensors.get(str(family.names["encoder.embeddings.pieces.weight"])),
-    )
+    decoder = tensors.pop(f"{family.decoder}.weight", None)
+    pieces = tensors.get(str(family.names["encoder.embeddings.pieces.weight"]))
     if decoder is not None and pieces is not None and not decoder.equal(pieces):
         raise ArtifactError(
             f"{family.decoder}.weight differs from the word embeddings; "
