@@ -14,6 +14,9 @@ from bertkit import console
 from bertkit.console import Told, app, readable, verb
 from bertkit.errors import BertkitError
 
+TASKS = ("classification", "multilabel", "regression", "tagging", "qa", "choice", "similarity")
+SETS = "glue/mrpc, squad/v2, swag, conll2003"
+
 
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, Option("--version", help="Print the version.")] = False) -> None:
@@ -114,12 +117,7 @@ def pretrain(
 
 @verb("bertkit finetune classification --model M --train reviews.csv --text review --label stars --out run")
 def finetune(
-    what: Annotated[
-        str,
-        Argument(
-            metavar="TASK-OR-SET", help="classification … similarity, or a set such as glue/mrpc, squad/v2, swag, conll2003."
-        ),
-    ],
+    what: Annotated[str, Argument(metavar="TASK-OR-SET", help=f"{TASKS[0]} … {TASKS[-1]}, or a set such as {SETS}.")],
     model: Annotated[str, Option("--model", "-m", help="The model to begin from.")],
     out: console.Run,
     data: console.TaskFiles,
@@ -201,12 +199,8 @@ app.add_typer(data_app, name="data")
 def check(
     files: Annotated[list[Path], Argument(help="Files of one task, the training file first.")],
     columns: console.ColumnNames,
-    task: Annotated[
-        str, Option(help="classification, multilabel, regression, tagging, qa, choice or similarity.")
-    ] = "classification",
-    model: Annotated[
-        str | None, Option("--model", "-m", help="Whose tokenizer counts; without it, lengths are in words.")
-    ] = None,
+    task: Annotated[str, Option(help=f"{', '.join(TASKS[:-1])} or {TASKS[-1]}.")] = "classification",
+    model: Annotated[str | None, Option("--model", "-m", help="Whose tokenizer counts; else lengths are in words.")] = None,
     max_length: Annotated[int, Option(help="Pieces that a sequence may have.")] = 128,
 ) -> Told:
     """Report rows, labels, lengths, duplicates, leaks between files, and bad rows."""

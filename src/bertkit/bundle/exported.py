@@ -52,9 +52,8 @@ class ExportedBundle(Bundle):
 
     def start(self, device: str, precision: str = "fp32", compile: bool = False, threads: int = 0) -> Exported:
         if device not in ("auto", "cpu") or precision != "fp32" or compile:
-            raise InputError(
-                f"device {device!r}, precision {precision!r}: an exported model runs as it is, on the processor"
-            )
+            asked = f"device {device!r}, precision {precision!r}"
+            raise InputError(f"{asked}: an exported model runs as it is, on the processor")
         return self.network.with_threads(threads)
 
     def device(self, name: str) -> str:

@@ -229,10 +229,8 @@ def _untie(tensors: dict[str, Tensor], family: Family) -> None:
     decoder = tensors.pop(f"{family.decoder}.weight", None)
     pieces = tensors.get(str(family.names["encoder.embeddings.pieces.weight"]))
     if decoder is not None and pieces is not None and not decoder.equal(pieces):
-        raise ArtifactError(
-            f"{family.decoder}.weight differs from the word embeddings; "
-            "a decoder of its own is not supported, expected one tied to the embeddings"
-        )
+        unlike = f"{family.decoder}.weight differs from the word embeddings"
+        raise ArtifactError(f"{unlike}; a decoder of its own is not supported, expected one tied to the embeddings")
 
 
 def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:

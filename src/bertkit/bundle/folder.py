@@ -67,10 +67,8 @@ class Facts:
     def read_tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer.load(self.folder)
         if len(tokenizer) > self.config.vocabulary:
-            raise ArtifactError(
-                f"{self.folder}: the tokenizer has {len(tokenizer):,} pieces, the model knows {self.config.vocabulary:,}; "
-                "they do not belong together"
-            )
+            sizes = f"the tokenizer has {len(tokenizer):,} pieces, the model knows {self.config.vocabulary:,}"
+            raise ArtifactError(f"{self.folder}: {sizes}; they do not belong together")
         return tokenizer
 
 

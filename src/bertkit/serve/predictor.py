@@ -114,8 +114,7 @@ class Model:
         """The likeliest pieces for each [MASK] of a text; a list of texts gives a list of answers."""
         if isinstance(texts, str):
             return self.fill([texts], top=top, truncate=truncate)[0]
-        if not self.runner.can("masked"):
-            raise ArtifactError("this model has no masked-language head; fill needs one that was pre-trained with it")
+        self.need("masked", "fill")
         if not 1 <= top <= self.config.vocabulary:
             raise InputError(f"top is {top}; expected 1 to {self.config.vocabulary:,}")
         encodings = self.encode_texts(texts, truncate=truncate, read_mask=True)
@@ -144,10 +143,8 @@ class Model:
             raise InputError(f"no layer {bad[0]}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
         encodings = self.encode_texts(texts, truncate=truncate)
         vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
-        return [
-            Features(self._spelled(encoding), encoding.offsets, found.swapaxes(0, 1))
-            for encoding, found in zip(encodings, vectors, strict=True)
-        ]
+        both = zip(encodings, vectors, strict=True)
+        return [Features(self._spelled(one), one.offsets, found.swapaxes(0, 1)) for one, found in both]
 
     def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
         """Who looks at whom, in every layer and head."""
@@ -166,8 +163,7 @@ class Model:
         """How likely it is that b follows a; two lists give an array."""
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
-        if not self.runner.can("next"):
-            raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
+        self.need("next", "next")
         encodings = self.encode_texts(a, b, truncate=truncate)
         judged = self.each("judging", encodings, lambda batch: softmax(self.runner.next_logits(batch))[:, 0])
         return np.array(judged, np.float32)
@@ -264,6 +260,12 @@ class Model:
         own = [ANSWERS[task.settings.task]] if task else [verb for verb, head in HEADS.items() if self.runner.can(head)]
         return list(dict.fromkeys(["embed", "features", *own]))
 
+    def need(self, head: str, verb: str) -> None:
+        """Refuses a question that a head answers which the model lacks."""
+        if not self.runner.can(head):
+            kind = {"masked": "masked-language", "next": "next-sentence"}[head]
+            raise ArtifactError(f"this model has no {kind} head; {verb} needs one that was pre-trained with it")
+
     def encode_texts(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
     ) -> list[Encoding]:
@@ -302,9 +304,14 @@ class Model:
         ids, segments = [e.ids for e in encodings], [e.segments for e in encodings]
         return batches(ids, segments, budget=self.budget, shapes=self.shapes)
 
-    def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
+    def masked_logits(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Where each [MASK] of a batch stands [M], and what may stand there [M, V]."""
         places = np.flatnonzero(np.asarray(batch.ids) == self.tokenizer.mask)
-        chances = softmax(self.runner.masked_logits(batch, places))
+        return places, self.runner.masked_logits(batch, places)
+
+    def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
+        places, logits = self.masked_logits(batch)
+        chances = softmax(logits)
         pieces = _largest(chances, top)
         chances = np.take_along_axis(chances, pieces, 1)
         answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
