@@ -88,7 +88,7 @@ def verb(example: str, *, name: str | None = None, group: typer.Typer = app) -> 
         def run(**given: Any) -> None:
             told = _call(tell, given)
             facts = next(told)
-            for line in [json.dumps(_plain(facts), ensure_ascii=False)] if given["as_json"] else told:
+            for line in [_as_json(facts)] if given["as_json"] else told:
                 print(line)
 
         run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
@@ -99,14 +99,10 @@ def verb(example: str, *, name: str | None = None, group: typer.Typer = app) -> 
     return enter
 
 
-def _plain(value: Any) -> Any:
-    """An answer as JSON has it."""
-    value = value._asdict() if hasattr(value, "_asdict") else value
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+def _as_json(facts: Any) -> str:
+    from bertkit.serve.predictor import plain
+
+    return json.dumps(plain(facts), ensure_ascii=False)
 
 
 def load(

@@ -10,10 +10,10 @@ from bertkit.bundle.families import KEYS, PLAIN, Family, Head, Settings, Table, 
 from bertkit.errors import ConfigError
 
 
-def _embeddings(theirs: str, norm: str = "LayerNorm") -> Table:
+def _embeddings(theirs: str) -> Table:
     tables = {"pieces": "word_embeddings", "segments": "token_type_embeddings", "positions": "position_embeddings"}
     named = {f"encoder.embeddings.{ours}.weight": f"{theirs}.{name}.weight" for ours, name in tables.items()}
-    return {**named, **pair("encoder.embeddings.norm", f"{theirs}.{norm}")}
+    return {**named, **pair("encoder.embeddings.norm", f"{theirs}.LayerNorm")}
 
 
 def _qkv(layer: str, parts: tuple[str, str, str], ours: str = "qkv") -> Table:

@@ -30,7 +30,7 @@ from bertkit.data.readers import BadRow, Columns, Row, Table
 from bertkit.data.records import Choice, Words, texts
 from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
-from bertkit.serve.predictor import Model, Spans, word_spans
+from bertkit.serve.predictor import Model, Spans, plain, word_spans
 
 CHUNK = 2048  # rows of a part
 HEAD = 2**20  # bytes of the input by which it is known again
@@ -134,7 +134,7 @@ class Answerer:
             if isinstance(found, Exception):
                 bad.append(dict(line=line, reason=str(found), row=row))
             else:
-                told.append(row | {name: _plain(_value(name, found)) for name in self.form.added})
+                told.append(row | {name: plain(_value(name, found), 6) for name in self.form.added})
         return self.form.write(told, first), sorted(bad, key=lambda one: one["line"])
 
     def _record(self, line: int, row: Row) -> Any:
@@ -331,16 +331,6 @@ def _value(name: str, found: Any) -> Any:
     if name.startswith("probability_"):
         return found.probabilities[name.removeprefix("probability_")]  # type: ignore[attr-defined]
     return getattr(found, "text" if name == "answer" else name)
-
-
-def _plain(value: Any) -> Any:
-    """An answer as JSON has it, numbers to six places."""
-    value = value._asdict() if hasattr(value, "_asdict") else value
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return round(value, 6) if isinstance(value, float) else value
 
 
 def _spans(words: Sequence[str]) -> Spans:

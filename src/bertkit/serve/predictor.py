@@ -168,10 +168,6 @@ class Model:
         judged = self.each("judging", encodings, lambda batch: softmax(self.runner.next_logits(batch))[:, 0])
         return np.array(judged, np.float32)
 
-    @overload
-    def classify(self, texts: str, pairs: str | None = None) -> Any: ...  # type: ignore[overload-overlap]
-    @overload
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]: ...
     def classify(self, texts: Any, pairs: Any = None) -> Any:
         """A label, labels or a number for each text, or for each pair of texts."""
         if isinstance(texts, str):
@@ -320,6 +316,17 @@ class Model:
             names = (self.tokenizer.vocabulary[index] if index < len(self.tokenizer) else f"[{index}]" for index in row)
             answers[owner].append([Candidate(*found) for found in zip(names, chance, strict=True)])
         return answers
+
+
+def plain(value: Any, digits: int | None = None) -> Any:
+    """An answer as JSON has it, its numbers to so many digits."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(value, dict):
+        return {name: plain(part, digits) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, digits) for part in value]
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return round(value, digits) if isinstance(value, float) and digits is not None else value
 
 
 def word_spans(pieces: Pieces, text: str) -> Spans:
