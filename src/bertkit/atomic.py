@@ -37,7 +37,8 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     An existing folder is replaced only if it is empty or holds `marker`, the file that tells one of ours.
     """
     path = Path(path)
-    if path.exists() and not _may_replace(path, marker):
+    ours = path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
+    if path.exists() and not ours:
         raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = _beside(path)
@@ -61,10 +62,6 @@ def checksum(file: Path) -> str:
 def _beside(path: Path) -> Path:
     """A name that nobody else has."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-
-
-def _may_replace(path: Path, marker: str) -> bool:
-    return path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
 
 
 def _take_place(aside: Path, path: Path) -> None:

@@ -6,7 +6,7 @@ depends on what else was in its batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -284,9 +284,9 @@ class Model:
     def each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """Answers batch by batch, returned in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
-        done = 0
+        ids, segments, done = [e.ids for e in encodings], [e.segments for e in encodings], 0
         with self._bar(title, len(encodings)) as show:
-            for members, batch in self._batches(encodings):
+            for members, batch in batches(ids, segments, budget=self.budget, shapes=self.shapes):
                 for index, found in zip(members.tolist(), answer(batch), strict=False):
                     answers[index] = found
                 done += len(members)
@@ -295,10 +295,6 @@ class Model:
 
     def _bar(self, title: str, count: int) -> AbstractContextManager[Show]:
         return bar(title, count) if count >= MANY and not self.quiet else nullcontext(show_nothing)
-
-    def _batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[np.ndarray, Batch]]:
-        ids, segments = [e.ids for e in encodings], [e.segments for e in encodings]
-        return batches(ids, segments, budget=self.budget, shapes=self.shapes)
 
     def masked_logits(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
         """Where each [MASK] of a batch stands [M], and what may stand there [M, V]."""
