@@ -138,7 +138,7 @@ def distill(
         distilling.check_store(wise, str(teacher), what)
         given = {name: value for name, value in options.items() if name not in files}
         pretrain(what, out, recipe=distilling.recipe_for(recipe, wise, pupil), init=pupil, teacher=wise, **given)
-        return [distilling.sized(name) for name in (teacher, made)]
+        return [distilling.measured(name) for name in (teacher, made)]
     plan, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
     distilling.check_task(wise, str(teacher), str(what), plan.task, data.train.records)
     finetune(str(what), pupil, out, teacher=wise, **options)

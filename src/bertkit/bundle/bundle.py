@@ -110,10 +110,9 @@ def _head(task: Task | None) -> str:
 
 def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
     """The weights in a folder or checkpoint, under Hugging Face's names, and the file they were in."""
-    if (file := path / "model.safetensors").is_file():
-        return file, _read_safetensors(file)
-    if (file := path / "pytorch_model.bin").is_file():
-        return file, _read_bin(file)
+    for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_bin)):
+        if (file := path / name).is_file():
+            return file, read(file)
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, _read_tensorflow(checkpoint)
     if (path / "model.onnx").is_file():

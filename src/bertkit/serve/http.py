@@ -27,11 +27,12 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bertkit.data import records
 from bertkit.errors import InputError
-from bertkit.serve import predictor
 from bertkit.serve.batching import Batcher, Busy, QueueFull
 from bertkit.serve.guard import REFUSALS, Desk, Guard, Limits, log, refusal
-from bertkit.serve.predictor import Model
-from bertkit.tasks import choice, classification, qa
+from bertkit.serve.predictor import Candidate, Entity, Model
+from bertkit.tasks.choice import Chosen
+from bertkit.tasks.classification import Classified, Labelled
+from bertkit.tasks.qa import Answered, Span
 
 LOOKED_AT = 256  # tokens; attention grows with their square
 INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
@@ -44,15 +45,9 @@ def _shape(kind: type, **changes: Any) -> Any:
     return create_model(kind.__name__, __doc__=kind.__doc__, **fields)  # type: ignore[call-overload]
 
 
-if TYPE_CHECKING:
-    from bertkit.serve.predictor import Candidate, Entity
-    from bertkit.tasks.choice import Chosen
-    from bertkit.tasks.classification import Classified, Labelled
-    from bertkit.tasks.qa import Answered
-else:
-    Candidate, Entity, Chosen = map(_shape, (predictor.Candidate, predictor.Entity, choice.Chosen))
-    Classified, Labelled = map(_shape, (classification.Classified, classification.Labelled))
-    Answered = _shape(qa.Answered, best=list[_shape(qa.Span)])
+if not TYPE_CHECKING:
+    Candidate, Entity, Chosen, Classified, Labelled = map(_shape, (Candidate, Entity, Chosen, Classified, Labelled))
+    Answered = _shape(Answered, best=list[_shape(Span)])
 
 
 class Asked(BaseModel):
