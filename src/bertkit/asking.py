@@ -11,8 +11,8 @@ from typer import Argument, Option
 import bertkit
 from bertkit import console
 from bertkit.atomic import new_file
-from bertkit.console import Told, app, short, verb
-from bertkit.errors import InputError, import_extra
+from bertkit.console import Told, app, verb
+from bertkit.errors import InputError, import_extra, short
 
 
 @verb('bertkit fill "Paris is the [MASK] of France." --model bert-base-uncased')

@@ -162,7 +162,3 @@ def readable(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(readable, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

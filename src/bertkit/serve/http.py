@@ -255,10 +255,9 @@ async def next_sentence(asked: Next, request: Request) -> Answers[float]:
 async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
     """The pieces of each text as the model sees them."""
     name, batcher = await _admit(request, asked, "tokenize", asked.texts)
-    tokenizer = batcher.model.tokenizer
-    found = await asyncio.to_thread(tokenizer.encode_batch, asked.texts)
-    told = [(one, [tokenizer.vocabulary[index] for index in one.ids]) for one in found]
-    answers = [Tokenized(pieces=pieces, ids=one.ids.tolist(), offsets=one.offsets.tolist()) for one, pieces in told]
+    model = batcher.model
+    found = await asyncio.to_thread(model.tokenizer.encode_batch, asked.texts)
+    answers = [Tokenized(pieces=model.spelled(e), ids=e.ids.tolist(), offsets=e.offsets.tolist()) for e in found]
     return Answers(model=name, answers=answers)
 
 

@@ -17,9 +17,10 @@ import numpy as np
 
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
+from bertkit.bundle.sentences import POOLINGS
 from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
-from bertkit.errors import ArtifactError, InputError
+from bertkit.errors import ArtifactError, InputError, short
 from bertkit.model.batch import Batch
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.tasks.answering import answer_records
@@ -30,7 +31,6 @@ from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import Encoding, Pieces
 
-POOLINGS = ("mean", "cls", "max")
 ANSWERS = {  # task → the verb that asks for it
     "classification": "classify",
     "multilabel": "classify",
@@ -120,7 +120,7 @@ class Model:
         encodings = self.encode_texts(texts, truncate=truncate, read_mask=True)
         for index, encoding in enumerate(encodings):
             if not (encoding.ids == self.tokenizer.mask).any():
-                raise InputError(f"no [MASK] in {_quoted(texts[index])}; write [MASK] where a word is to be filled in")
+                raise InputError(f"no [MASK] in {short(texts[index])!r}; write [MASK] where a word is to be filled in")
         return self.each("filling", encodings, lambda batch: self._fill_batch(batch, top))
 
     def embed(
@@ -144,15 +144,16 @@ class Model:
         encodings = self.encode_texts(texts, truncate=truncate)
         vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
         both = zip(encodings, vectors, strict=True)
-        return [Features(self._spelled(one), one.offsets, found.swapaxes(0, 1)) for one, found in both]
+        return [Features(self.spelled(one), one.offsets, found.swapaxes(0, 1)) for one, found in both]
 
     def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
         """Who looks at whom, in every layer and head."""
         encodings = self.encode_texts(texts, truncate=truncate)
         found = self.each("looking", encodings, self.runner.looks)
-        return [Attention(self._spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
+        return [Attention(self.spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
 
-    def _spelled(self, encoding: Encoding) -> list[str]:
+    def spelled(self, encoding: Encoding) -> list[str]:
+        """Its pieces, special ones included."""
         return [self.tokenizer.vocabulary[index] for index in encoding.ids]
 
     @overload
@@ -329,7 +330,7 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
     """The characters of a text's words, as the tokenizer splits it."""
     begins = np.flatnonzero(pieces.starts)
     if not len(begins):
-        raise InputError(f"nothing to read in {_quoted(text)}; expected at least one word")
+        raise InputError(f"nothing to read in {short(text)!r}; expected at least one word")
     ends = np.append(begins[1:], len(pieces)) - 1
     return list(zip(pieces.offsets[begins, 0].tolist(), pieces.offsets[ends, 1].tolist(), strict=True))
 
@@ -360,7 +361,3 @@ def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:
     """The rows of each sequence."""
     bounds = batch.boundaries.tolist()
     return [rows[begin:end].copy() for begin, end in pairwise(bounds)]
-
-
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
