@@ -110,6 +110,7 @@ def load(
     device: Device = "auto",
     precision: Precision = "fp32",
 ) -> Any:
+    """The model that is asked."""
     return bertkit.load(model, device=device, precision=precision)
 
 
@@ -132,6 +133,7 @@ def read_texts(
 
 
 def name_columns(text: TextColumn = None, pair: PairColumn = None, label: LabelColumn = None) -> Any:
+    """Which column of a file holds what."""
     from bertkit.data import readers
 
     return readers.Columns(text=text, pair=pair, label=label)
