@@ -23,6 +23,7 @@ from bertkit.model.device import find_device
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
+from bertkit.tasks.task import TaskSettings
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
 from bertkit.train.recipe import Tuning, change
@@ -190,7 +191,7 @@ def read_data(
         raise InputError(f"no task or set {what!r}{did_you_mean(what, known)}; expected one of {', '.join(known)}")
     if train is None:
         raise InputError(f"{what} needs --train, a file to learn from")
-    recipe = Tuning(task=replace(Tuning().task, task=what, max_length=384 if what == "qa" else 128))
+    recipe = Tuning(task=TaskSettings(task=what, max_length=384 if what == "qa" else 128))
     table = read_records(train, what, columns, bad=bad or "stop")
     if dev is None:
         held_out = [record for record in table.records if part(record, 10) == 0]
@@ -206,10 +207,9 @@ def read_data(
 def recipe_of(name: str) -> Tuning:
     """The paper's settings for a named set."""
     chosen = find_set(name)
-    task = replace(Tuning().task, task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
-    if chosen.task in ("classification", "regression"):
-        task = replace(task, metrics=chosen.metrics)
-    task = replace(task, context=chosen.task == "tagging")
+    task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
+    metrics = chosen.metrics if chosen.task in ("classification", "regression") else ()
+    task = replace(task, metrics=metrics, context=chosen.task == "tagging")
     base = Tuning(name=name, task=task, epochs=chosen.epochs, batch=chosen.batch)
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
 
