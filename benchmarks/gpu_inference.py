@@ -12,9 +12,9 @@ import torch
 import transformers
 from measure import alone, arguments, minilm, mixed_texts, report
 
+from bertkit.bundle.runner import Runner
 from bertkit.data.packing import Shapes, batches
 from bertkit.model.config import sized
-from bertkit.serve.runner import Runner
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.text.tokenizer import Tokenizer
 

@@ -39,10 +39,9 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "exporting": {"data", "model", "bundle", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
     "distilling": {"data", "model", "tasks", "train", "recipes", "bundle", "serve"},
-    "console": {"serve"},
+    "console": {"data", "serve"},
     "asking": {"console", "serve", "data", "pipeline"},
-    "serving": {"console", "serve"},
-    "cli": {"console", "asking", "serving", "pipeline", "demo", "data", "text", "train"},
+    "cli": {"console", "asking", "pipeline", "demo", "data", "text", "train"},
     "__main__": {"cli"},
     "__init__": {"exporting", "model", "pipeline", "serve", "text"},
 }
@@ -103,7 +102,6 @@ TORCH_FREE = [
     "bertkit.pipeline",
     "bertkit.console",
     "bertkit.asking",
-    "bertkit.serving",
     "bertkit.tasks",
 ]
 TORCH_FREE += [f"bertkit.text.{file.stem}" for file in FILES if owner(file) == "text" and file.stem != "__init__"]
@@ -154,6 +152,7 @@ def test_tests_mirror_the_package():
     covered = (
         "embeddings feedforward init bert fast classification choice answering network"  # by their users' tests
         " short tiles gelu"  # by tests/model/test_cuda.py
+        " changes"  # by tests/bundle/test_extend.py, test_lengthen.py, test_shrink.py
         " guard folder runner"  # by tests/serve/test_http.py, tests/bundle/test_bundle.py, tests/serve/test_predictor.py
         " positions longformer disentangled family"  # by tests/model/test_family.py and tests/tasks/test_objectives.py
     )

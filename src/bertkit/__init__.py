@@ -20,32 +20,23 @@ if TYPE_CHECKING:
     from bertkit.text.tokenizer import Tokenizer
 
 _HOMES = {
-    "Config": "bertkit.model.config",
-    "sized": "bertkit.model.config",
-    "Corpus": "bertkit.text.corpus",
-    "CorpusEncoder": "bertkit.text.memo",
-    "Tokenizer": "bertkit.text.tokenizer",
-    "Model": "bertkit.serve.predictor",
-    "load": "bertkit.serve.predictor",
-    "learn_vocabulary": "bertkit.pipeline",
-    "prepare": "bertkit.pipeline",
-    "pretrain": "bertkit.pipeline",
-    "finetune": "bertkit.pipeline",
-    "evaluate": "bertkit.pipeline",
-    "predict": "bertkit.pipeline",
-    "distill": "bertkit.pipeline",
-    "create": "bertkit.pipeline",
-    "convert": "bertkit.pipeline",
-    "export": "bertkit.exporting",
+    "bertkit.exporting": "export",
+    "bertkit.model.config": "Config sized",
+    "bertkit.pipeline": "convert create distill evaluate finetune learn_vocabulary predict prepare pretrain",
+    "bertkit.serve.predictor": "Model load",
+    "bertkit.text.corpus": "Corpus",
+    "bertkit.text.memo": "CorpusEncoder",
+    "bertkit.text.tokenizer": "Tokenizer",
 }
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
-__all__ = sorted([*_HOMES, "__version__"])
+__all__ = sorted([*_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

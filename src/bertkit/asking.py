@@ -1,318 +1,259 @@
-"""The verbs that ask a model: one-off answers to texts on the command line or in a file, and whole files of rows."""
+"""The verbs that ask a model: texts on the command line or in a file, whole files of rows, requests over HTTP."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from bertkit.console import (
-    Bad,
-    Device,
-    Json,
-    LabelColumn,
-    ModelName,
-    PairColumn,
-    Precision,
-    TextColumn,
-    TextFile,
-    Texts,
-    Truncate,
-    app,
-    load,
-    print_json,
-    short,
-)
-from bertkit.errors import InputError
+import bertkit
+from bertkit import console
+from bertkit.atomic import new_file
+from bertkit.console import Told, app, verb
+from bertkit.errors import InputError, import_extra, short
 
 
-@app.command(epilog='Example: bertkit fill "Paris is the [MASK] of France." --model bert-base-uncased')
+@verb('bertkit fill "Paris is the [MASK] of France." --model bert-base-uncased')
 def fill(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    top: Annotated[int, typer.Option(help="How many candidates for each [MASK].")] = 5,
-    truncate: Truncate = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    texts: console.Texts,
+    model: console.Loaded,
+    top: Annotated[int, Option(help="How many candidates for each [MASK].")] = 5,
+    truncate: console.Truncate = False,
+) -> Told:
     """Fill in each [MASK] of a text."""
-    given = _given(texts, file)
-    answers = load(model, device, precision).fill(given, top=top, truncate=truncate)
-    if as_json:
-        pairs = zip(given, answers, strict=True)
-        return print_json([{"text": t, "masks": [[c._asdict() for c in mask] for mask in masks]} for t, masks in pairs])
-    for text, masks in zip(given, answers, strict=True):
-        print(text)
+    answers = model.fill(texts, top=top, truncate=truncate)
+    yield _rows(texts, "masks", answers)
+    for text, masks in zip(texts, answers, strict=True):
+        yield text
         for number, candidates in enumerate(masks, start=1):
-            for candidate in candidates:
-                label = f"[{number}] " if len(masks) > 1 else ""
-                print(
-                    f"  {label}{candidate.piece:<16} {candidate.probability:6.1%}  {'█' * round(candidate.probability * 40)}"
-                )
+            label = f"[{number}] " if len(masks) > 1 else ""
+            for piece, chance in candidates:
+                yield f"  {label}{piece:<16} {chance:6.1%}  {'█' * round(chance * 40)}"
 
 
-@app.command(epilog='Example: bertkit embed "A first text." "A second one." --model M --out vectors.npy')
+@verb('bertkit embed "A first text." "A second one." --model M --out vectors.npy')
 def embed(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    pooling: Annotated[str, typer.Option(help="mean or max (over the pieces) or cls.")] = "",
-    normalize: Annotated[bool, typer.Option("--normalize", help="Scale every vector to length 1.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the vectors to this .npy file.")] = None,
-    truncate: Truncate = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    texts: console.Texts,
+    model: console.Loaded,
+    pooling: Annotated[str, Option(help="mean or max (over the pieces) or cls.")] = "",
+    normalize: Annotated[bool, Option("--normalize", help="Scale every vector to length 1.")] = False,
+    out: Annotated[Path | None, Option(help="Write the vectors to this .npy file.")] = None,
+    truncate: console.Truncate = False,
+) -> Told:
     """Turn each text into a vector."""
-    given = _given(texts, file)
-    vectors = load(model, device, precision).embed(given, pooling=pooling, normalize=normalize, truncate=truncate)
+    vectors = model.embed(texts, pooling=pooling, normalize=normalize, truncate=truncate)
     if out:
         _write_numpy(out, ".npy", vectors)
-    if as_json:
-        return print_json({"out": str(out), "shape": vectors.shape} if out else {"vectors": vectors.tolist()})
-    for text, vector in zip(given[:10], vectors, strict=False):
-        print(f"{' '.join(f'{value:+.3f}' for value in vector[:6])} …  {short(text)}")
-    print(
-        f"{len(vectors)} × {vectors.shape[1]} numbers" + (f" → {out}" if out else "; --out keeps them, --json prints them")
-    )
+    yield {"out": str(out), "shape": vectors.shape} if out else {"vectors": vectors}
+    for text, vector in zip(texts[:10], vectors, strict=False):
+        yield f"{' '.join(f'{value:+.3f}' for value in vector[:6])} …  {short(text)}"
+    kept = f" → {out}" if out else "; --out keeps them, --json prints them"
+    yield f"{len(vectors)} × {vectors.shape[1]} numbers{kept}"
 
 
-@app.command(epilog='Example: bertkit features "A text." --model M --layers -1,-2,-3,-4 --out features.npz')
+def _numbers(
+    layers: Annotated[str, Option(help="Layers, with commas: 0 is the embeddings, -1 the last.")] = "-1",
+) -> list[int]:
+    try:
+        return [int(part) for part in layers.split(",")]
+    except ValueError as error:
+        raise InputError(f"layers are {layers!r}; expected whole numbers with commas, such as -1,-2") from error
+
+
+@verb('bertkit features "A text." --model M --layers -1,-2,-3,-4 --out features.npz')
 def features(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    layers: Annotated[str, typer.Option(help="Layers, with commas: 0 is the embeddings, -1 the last.")] = "-1",
-    out: Annotated[
-        Path | None, typer.Option(help="Write pieces, offsets, vectors and boundaries to this .npz file.")
-    ] = None,
-    truncate: Truncate = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    texts: console.Texts,
+    layers: Annotated[list[int], _numbers],
+    model: console.Loaded,
+    out: Annotated[Path | None, Option(help="Write pieces, offsets, vectors and boundaries to this .npz file.")] = None,
+    truncate: console.Truncate = False,
+) -> Told:
     """Give every piece's vectors at chosen layers."""
     import numpy as np
 
-    given, chosen = _given(texts, file), _numbers(layers)
-    found = load(model, device, precision).features(given, layers=chosen, truncate=truncate)
+    found = model.features(texts, layers=layers, truncate=truncate)
     if out:
+        pieces, offsets, vectors = zip(*found, strict=True)
         _write_numpy(
             out,
             ".npz",
-            pieces=np.array([piece for one in found for piece in one.pieces]),
-            offsets=np.concatenate([one.offsets for one in found]),
-            vectors=np.concatenate([one.vectors for one in found], axis=1),
-            boundaries=np.cumsum([0, *(len(one.pieces) for one in found)]),
+            pieces=np.concatenate(pieces),
+            offsets=np.concatenate(offsets),
+            vectors=np.concatenate(vectors, axis=1),
+            boundaries=np.cumsum([0, *map(len, pieces)]),
         )
-    if as_json:
-        rows = [{"pieces": one.pieces, "offsets": one.offsets.tolist(), "vectors": one.vectors.tolist()} for one in found]
-        return print_json({"out": str(out), "texts": len(found)} if out else rows)
-    for text, one in zip(given[:10], found, strict=False):
-        print(f"{len(one.pieces)} pieces × {len(chosen)} layers × {one.vectors.shape[2]}  {short(text)}")
-    print(f"→ {out}" if out else "--out keeps the vectors, --json prints them")
+    yield {"out": str(out), "texts": len(found)} if out else found
+    for text, one in zip(texts[:10], found, strict=False):
+        yield f"{len(one.pieces)} pieces × {len(layers)} layers × {one.vectors.shape[2]}  {short(text)}"
+    yield f"→ {out}" if out else "--out keeps the vectors, --json prints them"
 
 
-@app.command(name="next", epilog='Example: bertkit next "He went to the shop." "He bought milk." --model M')
+@verb('bertkit next "He went to the shop." "He bought milk." --model M', name="next")
 def next_sentence(
-    model: ModelName,
-    a: Annotated[str, typer.Argument(help="The first text.")],
-    b: Annotated[str, typer.Argument(help="The text that may follow it.")],
-    truncate: Truncate = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    a: Annotated[str, Argument(help="The first text.")],
+    b: Annotated[str, Argument(help="The text that may follow it.")],
+    model: console.Loaded,
+    truncate: console.Truncate = False,
+) -> Told:
     """Tell whether B follows A."""
-    chance = load(model, device, precision).next(a, b, truncate=truncate)
-    if as_json:
-        return print_json({"a": a, "b": b, "probability": chance})
-    print(f"{'B follows A' if chance >= 0.5 else 'B does not follow A'}: {chance:.1%}")
+    chance = model.next(a, b, truncate=truncate)
+    yield {"a": a, "b": b, "probability": chance}
+    yield f"{'B follows A' if chance >= 0.5 else 'B does not follow A'}: {chance:.1%}"
 
 
-@app.command(epilog='Example: bertkit classify "What a film!" --model run/model')
+@verb('bertkit classify "What a film!" --model run/model')
 def classify(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    pair: Annotated[list[str] | None, typer.Option(help="The second text of each, in the same order.")] = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    texts: console.Texts,
+    model: console.Loaded,
+    pair: Annotated[list[str] | None, Option(help="The second text of each, in the same order.")] = None,
+) -> Told:
     """Tell each text's label, labels or number."""
-    given = _given(texts, file)
-    answers = load(model, device, precision).classify(given, pair)
-    if as_json:
-        return _print_answers(given, answers)
-    for text, answer in zip(given, answers, strict=True):
-        chances = {} if isinstance(answer, float) else answer.probabilities
-        several = hasattr(answer, "labels")
-        told = f"{answer:.3f}" if isinstance(answer, float) else ", ".join(answer.labels) if several else answer.label
-        ranked = sorted(chances.items(), key=lambda item: -item[1])[:5]
-        print(f"{told or 'none':<20} {short(text)}" + "".join(f"\n  {name:<18} {chance:6.1%}" for name, chance in ranked))
+    answers = model.classify(texts, pair)
+    yield _rows(texts, "answer", answers)
+    for text, answer in zip(texts, answers, strict=True):
+        if isinstance(answer, float):
+            yield f"{f'{answer:.3f}':<20} {short(text)}"
+            continue
+        told = ", ".join(answer.labels) if hasattr(answer, "labels") else answer.label
+        yield f"{told or 'none':<20} {short(text)}"
+        for name, chance in sorted(answer.probabilities.items(), key=lambda item: -item[1])[:5]:
+            yield f"  {name:<18} {chance:6.1%}"
 
 
-@app.command(epilog='Example: bertkit tag "Angela Merkel visited Paris." --model run/model')
-def tag(
-    model: ModelName,
-    texts: Texts = None,
-    file: TextFile = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+@verb('bertkit tag "Angela Merkel visited Paris." --model run/model')
+def tag(texts: console.Texts, model: console.Loaded) -> Told:
     """Find the entities of each text."""
-    given = _given(texts, file)
-    answers = load(model, device, precision).tag(given)
-    if as_json:
-        return print_json(
-            [{"text": t, "entities": [e._asdict() for e in found]} for t, found in zip(given, answers, strict=True)]
-        )
-    for text, found in zip(given, answers, strict=True):
-        print(text)
-        for entity in found:
-            print(f"  {entity.kind:<8} {entity.text:<30} {entity.probability:6.1%}  characters {entity.begin}–{entity.end}")
+    answers = model.tag(texts)
+    yield _rows(texts, "entities", answers)
+    for text, found in zip(texts, answers, strict=True):
+        yield text
+        for one in found:
+            yield f"  {one.kind:<8} {one.text:<30} {one.probability:6.1%}  characters {one.begin}–{one.end}"
 
 
-@app.command(epilog='Example: bertkit ask "Who came?" "Ann came, Bob went." --model run/model')
+@verb('bertkit ask "Who came?" "Ann came, Bob went." --model run/model')
 def ask(
-    model: ModelName,
-    question: Annotated[str, typer.Argument(help="The question.")],
-    context: Annotated[str, typer.Argument(help="The text that may answer it.")],
-    top: Annotated[int, typer.Option(help="How many spans to show.")] = 3,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    question: Annotated[str, Argument(help="The question.")],
+    context: Annotated[str, Argument(help="The text that may answer it.")],
+    model: console.Loaded,
+    top: Annotated[int, Option(help="How many spans to show.")] = 3,
+) -> Told:
     """Answer a question with a part of a text."""
-    answer = load(model, device, precision).ask(question, context)
-    if as_json:
-        return print_json(answer._asdict() | {"best": [span._asdict() for span in answer.best[:top]]})
-    print(answer.text or "no answer")
+    answer = model.ask(question, context)
+    yield answer._replace(best=answer.best[:top])
+    yield answer.text or "no answer"
     for span in answer.best[:top]:
-        print(f"  {span.probability:6.1%}  {short(span.text)}  characters {span.begin}–{span.end}")
+        yield f"  {span.probability:6.1%}  {short(span.text)}  characters {span.begin}–{span.end}"
 
 
-@app.command(epilog='Example: bertkit choose "She opened the door and" "went in." "was a table." --model run/model')
+@verb('bertkit choose "She opened the door and" "went in." "was a table." --model run/model')
 def choose(
-    model: ModelName,
-    prompt: Annotated[str, typer.Argument(help="The beginning.")],
-    options: Annotated[list[str], typer.Argument(help="What may go with it.")],
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    prompt: Annotated[str, Argument(help="The beginning.")],
+    options: Annotated[list[str], Argument(help="What may go with it.")],
+    model: console.Loaded,
+) -> Told:
     """Choose the option that goes with a prompt."""
-    answer = load(model, device, precision).choose(prompt, options)
-    if as_json:
-        return print_json(answer._asdict())
+    answer = model.choose(prompt, options)
+    yield answer
     for number, (option, chance) in enumerate(zip(options, answer.probabilities, strict=True)):
-        print(f"{'→' if number == answer.option else ' '} {chance:6.1%}  {short(option)}")
+        yield f"{'→' if number == answer.option else ' '} {chance:6.1%}  {short(option)}"
 
 
-@app.command(
-    epilog='Example: bertkit prompt "A waste." -m M --words good=great,bad=terrible --pattern "{text} It was [MASK]."'
-)
+@verb('bertkit prompt "A waste." -m M --words good=great,bad=terrible --pattern "{text} It was [MASK]."')
 def prompt(
-    model: ModelName,
-    words: Annotated[str, typer.Option(help="A word for each label: good=great,bad=terrible.")],
-    texts: Texts = None,
-    file: TextFile = None,
-    pattern: Annotated[list[str] | None, typer.Option(help="Around the text; of several, examples choose the best.")] = None,
-    examples: Annotated[Path | None, typer.Option(help="A few labelled texts: CSV, TSV, JSONL or Parquet.")] = None,
-    text: TextColumn = None,
-    label: LabelColumn = None,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    texts: console.Texts,
+    model: console.Loaded,
+    words: Annotated[str, Option(help="A word for each label: good=great,bad=terrible.")],
+    pattern: Annotated[list[str] | None, Option(help="Around the text; of several, examples choose the best.")] = None,
+    examples: Annotated[Path | None, Option(help="A few labelled texts: CSV, TSV, JSONL or Parquet.")] = None,
+    text: console.TextColumn = None,
+    label: console.LabelColumn = None,
+) -> Told:
     """Classify without training, by filling in a pattern."""
     from bertkit.data.readers import Columns, read_records
     from bertkit.serve.prompting import Prompt
 
-    given = _given(texts, file)
     labels = {name: word for name, equals, word in (part.partition("=") for part in words.split(",")) if equals}
-    shown = (
-        read_records(examples, "classification", Columns(text=text, label=label), classes=labels).records if examples else []
-    )
-    asked = Prompt(load(model, device, precision), pattern or ["{text} It was [MASK]."], labels, shown)
-    answers = asked.classify(given)
-    if as_json:
-        return _print_answers(given, answers)
-    for one, answer in zip(given, answers, strict=True):
-        print(f"{answer.label:<16} {answer.probability:6.1%}  {short(one)}")
+    columns = Columns(text=text, label=label)
+    shown = read_records(examples, "classification", columns, classes=labels).records if examples else []
+    answers = Prompt(model, pattern or ["{text} It was [MASK]."], labels, shown).classify(texts)
+    yield _rows(texts, "answer", answers)
+    for one, answer in zip(texts, answers, strict=True):
+        yield f"{answer.label:<16} {answer.probability:6.1%}  {short(one)}"
 
 
-@app.command(epilog="Example: bertkit predict run/model reviews.csv --text review --out answers.csv")
+@verb("bertkit predict run/model reviews.csv --text review --out answers.csv")
 def predict(
-    model: Annotated[str, typer.Argument(help="A model folder, a Google checkpoint, or a hub name.")],
-    data: Annotated[Path, typer.Argument(help="The rows: .csv, .tsv, .jsonl or .parquet.")],
-    out: Annotated[Path, typer.Option(help="The file to write, of the same format; run again to go on.")],
-    text: TextColumn = None,
-    pair: PairColumn = None,
-    all_classes: Annotated[bool, typer.Option("--all", help="Tell every class's probability.")] = False,
-    bad: Bad = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, whatever is there.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes, or actors on a cluster.")] = 1,
-    engine: Annotated[str, typer.Option(help="local, or ray for many machines.")] = "local",
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    as_json: Json = False,
-) -> None:
+    model: console.ModelName,
+    data: Annotated[Path, Argument(help="The rows: .csv, .tsv, .jsonl or .parquet.")],
+    out: Annotated[Path, Option(help="The file to write, of the same format; run again to go on.")],
+    text: console.TextColumn = None,
+    pair: console.PairColumn = None,
+    all_classes: Annotated[bool, Option("--all", help="Tell every class's probability.")] = False,
+    bad: console.Bad = None,
+    fresh: Annotated[bool, Option("--fresh", help="Begin anew, whatever is there.")] = False,
+    workers: console.Workers = 1,
+    engine: console.Engine = "local",
+    device: console.Device = "auto",
+    precision: console.Precision = "fp32",
+) -> Told:
     """Answer every row of a file, however large; run again, it goes on where it stopped."""
-    from bertkit import pipeline
     from bertkit.data.readers import Columns
 
     how: dict[str, Any] = dict(all_classes=all_classes, bad=bad or "stop", fresh=fresh, device=device, precision=precision)
     columns = Columns(text=text, pair=pair)
-    facts = pipeline.predict(model, data, out, columns=columns, workers=workers, engine=engine, **how)
-    if as_json:
-        return print_json(facts)
-    print(f"{facts['rows']:,} rows in {facts['seconds']:,} s → {out}")
+    facts = bertkit.predict(model, data, out, columns=columns, workers=workers, engine=engine, **how)
+    yield facts
+    yield f"{facts['rows']:,} rows in {facts['seconds']:,} s → {out}"
     if facts["bad"]:
-        print(f"{facts['bad']:,} bad rows were kept aside in {out}.bad.jsonl")
+        yield f"{facts['bad']:,} bad rows were kept aside in {out}.bad.jsonl"
 
 
-def _print_answers(texts: list[str], answers: Sequence[Any]) -> None:
-    plain = (answer if isinstance(answer, float) else answer._asdict() for answer in answers)
-    print_json([{"text": text, "answer": answer} for text, answer in zip(texts, plain, strict=True)])
+@app.command(epilog="Example: bertkit serve sentiment=run/model bert-base-uncased --port 8000")
+def serve(
+    models: Annotated[list[str], Argument(help="Model folders, checkpoints or hub names, each also as NAME=MODEL.")],
+    host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for everybody's requests.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
+    key: Annotated[str, Option(envvar="BERTKIT_KEY", help="Ask for this bearer key.", show_envvar=True)] = "",
+    device: console.Device = "auto",
+    precision: console.Precision = "fp32",
+    max_texts: Annotated[int, Option(min=1, help="Texts of a request.")] = 128,
+    max_tokens: Annotated[int, Option(min=1, help="Tokens of a request.")] = 16_384,
+    max_body: Annotated[int, Option(min=1, help="Bytes of a request.")] = 1 << 20,
+    queue: Annotated[int, Option(min=1, help="Texts that may wait, for each model.")] = 1024,
+    wait: Annotated[float, Option(min=0, help="Milliseconds that a text waits for others to share its batch.")] = 4.0,
+    timeout: Annotated[float, Option(min=0.1, help="Seconds until a request is given up.")] = 30.0,
+    log_texts: Annotated[bool, Option("--log-texts", help="Log what was asked, too.")] = False,
+) -> None:
+    """Answer requests over HTTP until told to stop."""
+    for library in ("fastapi", "uvicorn", "prometheus_client"):
+        import_extra(library, "serve", "bertkit serve")
+    from bertkit.serve.http import Limits, create_app, run
+
+    named = [_named(model) for model in models]
+    if len(dict(named)) < len(named):
+        raise InputError(f"two models are named alike ({', '.join(name for name, _ in named)}); write NAME=MODEL")
+    loaded = {name: bertkit.load(place, device=device, precision=precision) for name, place in named}
+    limits = Limits(texts=max_texts, tokens=max_tokens, body=max_body, queue=queue, wait=wait / 1000, timeout=timeout)
+    run(create_app(loaded, limits=limits, key=key, log_texts=log_texts), host, port)
 
 
-def _given(texts: list[str] | None, file: Path | None) -> list[str]:
-    """The texts of the command line, or of a file."""
-    if bool(texts) == bool(file):
-        raise InputError("give texts, or --file with one text a line; not both, not neither")
-    if texts:
-        return texts
-    try:
-        content = sys.stdin.read() if str(file) == "-" else Path(str(file)).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: byte {error.start} is not UTF-8; convert the file to UTF-8") from error
-    if not content.strip():
-        raise InputError(f"{file}: holds no text; expected one text a line")
-    return content.removesuffix("\n").split("\n")
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"layers are {text!r}; expected whole numbers with commas, such as -1,-2") from error
+def _rows(texts: list[str], name: str, answers: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{"text": text, name: answer} for text, answer in zip(texts, answers, strict=True)]
 
 
 def _write_numpy(path: Path, ending: str, *array: Any, **arrays: Any) -> None:
     import numpy as np
 
-    from bertkit.atomic import new_file
-
     if path.suffix != ending:
         raise InputError(f"{path}: expected a name that ends in {ending}")
     with new_file(path) as aside, open(aside, "wb") as stream:
         np.savez(stream, **arrays) if arrays else np.save(stream, array[0])
+
+
+def _named(model: str) -> tuple[str, str]:
+    """NAME=MODEL, or a model under the last part of its own name."""
+    name, _, place = model.rpartition("=")
+    return (name, place) if name and not Path(model).exists() else (Path(model).name, model)

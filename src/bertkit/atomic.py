@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,12 +18,12 @@ def new_file(path: Path | str) -> Iterator[Path]:
     """Yields a path beside `path` to write to; it takes the name when the block ends well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    aside = Path(name)
+    aside = _beside(path)
+    aside.touch()
+    usual = aside.stat().st_mode  # some libraries make files that only their owner may read
     try:
         yield aside
-        aside.chmod(0o666 & ~_umask())
+        aside.chmod(usual)
         _flush(aside)
         aside.replace(path)
     finally:
@@ -37,13 +37,14 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     An existing folder is replaced only if it is empty or holds `marker`, the file that tells one of ours.
     """
     path = Path(path)
-    if path.exists() and not _may_replace(path, marker):
+    ours = path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
+    if path.exists() and not ours:
         raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    aside = _beside(path)
+    aside.mkdir()
     try:
         yield aside
-        aside.chmod(0o777 & ~_umask())
         for file in sorted(aside.rglob("*")):
             if file.is_file():
                 _flush(file)
@@ -58,8 +59,9 @@ def checksum(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _may_replace(path: Path, marker: str) -> bool:
-    return path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
+def _beside(path: Path) -> Path:
+    """A name that nobody else has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
 def _take_place(aside: Path, path: Path) -> None:
@@ -81,9 +83,3 @@ def _flush(file: Path) -> None:
     """Forces a file to disk, so that a rename never outruns its content."""
     with open(file, "rb") as stream:
         os.fsync(stream.fileno())
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

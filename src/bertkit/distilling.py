@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.bundle.bundle import Bundle, load_bundle
-from bertkit.bundle.shrink import shrink
+from bertkit.bundle.changes import shrink
 from bertkit.data.store import Store
 from bertkit.errors import InputError
 from bertkit.model.config import MEMBERS
@@ -55,15 +55,13 @@ def check_task(teacher: Bundle, name: str, what: str, settings: TaskSettings, re
         raise InputError(f"{name} was made for {' '.join(mine)}; {what} is {' '.join(theirs)}: expected the same")
 
 
-def sized(name: Path | str) -> dict[str, Any]:
-    return {"model": str(name), "M parameters": load(name, device="cpu").describe()["parameters"]["total"] / 1e6}
-
-
-def measured(name: Path | str, records: list[Any], device: str) -> dict[str, Any]:
-    """A model of a task on its dev records: figures, size, and records a second."""
+def measured(name: Path | str, records: Sequence[Any] = (), device: str = "cpu") -> dict[str, Any]:
+    """A model's size, and on dev records of its task figures and records a second."""
     model = load(name, device=device)
-    assert model.bundle.task is not None
+    told = {"model": str(name), "M parameters": model.runner.parameters()["total"] / 1e6}
+    if model.bundle.task is None:
+        return told
     begin = time.perf_counter()
     answers = model.answer(records)
     speed = len(records) / (time.perf_counter() - begin)
-    return sized(name) | model.bundle.task.score(records, answers) | {"records/s": speed}
+    return told | model.bundle.task.score(records, answers) | {"records/s": speed}

@@ -63,6 +63,11 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
+def short(text: str) -> str:
+    """A text that fits into a line."""
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def import_extra(module: str, extra: str, purpose: str) -> ModuleType:
     """Imports an optional library, or says which extra brings it."""
     try:

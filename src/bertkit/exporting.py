@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.atomic import new_folder
 from bertkit.bundle.bundle import write_facts
-from bertkit.bundle.exported import GRAPH, Exported, open_bundle
+from bertkit.bundle.exported import GRAPH, ExportedBundle, open_bundle
 from bertkit.bundle.onnx import write_graph
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import lay
@@ -41,7 +41,7 @@ def export(
     if to != "onnx":
         raise InputError(f"to is {to!r}; expected onnx")
     bundle = open_bundle(model)
-    if isinstance(bundle.network, Exported):
+    if isinstance(bundle, ExportedBundle):
         raise ArtifactError(f"{model} was exported already; expected the model it was made of")
     ours = Model(bundle, device="cpu")
     told = {"exported": "int8" if int8 else "fp32", "parameters": ours.runner.parameters()}
@@ -56,7 +56,7 @@ def export(
 
 def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exact: bool) -> dict[str, Any]:
     """What was compared and how alike it is; an error where that is not enough."""
-    pairs = _outputs(ours, theirs)
+    pairs = list(zip(_told(ours), _told(theirs), strict=True))
     off = max(float(np.abs(a - b).max() / max(1.0, np.abs(a).max())) for a, b in pairs)
     if exact and not off <= EXACT:
         raise ArtifactError(f"the graph is off by {off:.1e}; expected {EXACT:.0e} at most: please report this model")
@@ -69,19 +69,18 @@ def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exac
     return figures | {"compared": "vectors of drawn pieces", "cosine": alike}
 
 
-def _outputs(ours: Model, theirs: Model) -> list[tuple[np.ndarray, np.ndarray]]:
-    """All that the graph can tell of drawn sequences, from both; their vectors come first."""
-    batch, places = _drawn(ours.config)
-    first = [one.runner.vectors(batch) for one in (ours, theirs)]
-    found = [first]
-    if ours.bundle.task:
+def _told(model: Model) -> list[np.ndarray]:
+    """All that a model can tell of drawn sequences; their vectors come first."""
+    runner, (batch, places) = model.runner, _drawn(model.config)
+    found = [runner.vectors(batch)]
+    if model.bundle.task:
         data = TaskBatch(batch, places, places, places, known=0, tokens=0)  # type: ignore[arg-type]
-        found.append([one.network.tell(data, one.device, "fp32") for one in (ours, theirs)])
-    elif ours.runner.can("masked"):
-        found.append([one.runner.masked_logits(batch, places) for one in (ours, theirs)])
-    if ours.runner.can("next"):
-        found.append([one.runner.next_logits(batch) for one in (ours, theirs)])
-    return [(a, b) for a, b in found]
+        found.append(runner.tell(data, model.device, "fp32"))
+    elif runner.can("masked"):
+        found.append(runner.masked_logits(batch, places))
+    if runner.can("next"):
+        found.append(runner.next_logits(batch))
+    return found
 
 
 def _drawn(config: Config) -> tuple[Batch, np.ndarray]:

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import InputError
+from bertkit.text import vocabulary
+from bertkit.text.corpus import MAX_LINE, Corpus
+from bertkit.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.bundle.bundle import Bundle
     from bertkit.data.readers import Columns
     from bertkit.data.store import Store
     from bertkit.serve.predictor import Model
-    from bertkit.text.tokenizer import Tokenizer
-    from bertkit.text.vocabulary import Learned
     from bertkit.train.recipe import Recipe
 
 
@@ -35,14 +36,11 @@ def learn_vocabulary(
     cased: bool = False,
     bad: str = "stop",
     max_line: int | None = None,
-) -> Learned:
+) -> vocabulary.Learned:
     """Learns a vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`."""
-    from bertkit.text import corpus as reader
-    from bertkit.text import vocabulary
-
     if not corpus:
         raise InputError("no corpus given; expected at least one file or folder")
-    documents = reader.Corpus(corpus, bad=bad, max_line=max_line or reader.MAX_LINE)
+    documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
     learned = vocabulary.learn_vocabulary(documents, size, kind=kind, cased=cased)
     learned.tokenizer.save(out)
     return learned
@@ -62,10 +60,8 @@ def prepare(
 ) -> Store:
     """Turns a corpus into a token store; run again, it goes on where it stopped."""
     from bertkit.data.prepare import Cleaning, prepare_store
-    from bertkit.text import corpus as reader
-    from bertkit.text.tokenizer import Tokenizer
 
-    documents = reader.Corpus(corpus, bad=bad, max_line=max_line or reader.MAX_LINE)
+    documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
     cleaning = Cleaning(min_words=min_words, deduplicate=deduplicate)
     return prepare_store(documents, Tokenizer.load(tokenizer), Path(out), workers=workers, engine=engine, cleaning=cleaning)
 
@@ -142,7 +138,7 @@ def distill(
         distilling.check_store(wise, str(teacher), what)
         given = {name: value for name, value in options.items() if name not in files}
         pretrain(what, out, recipe=distilling.recipe_for(recipe, wise, pupil), init=pupil, teacher=wise, **given)
-        return [distilling.sized(name) for name in (teacher, made)]
+        return [distilling.measured(name) for name in (teacher, made)]
     plan, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
     distilling.check_task(wise, str(teacher), str(what), plan.task, data.train.records)
     finetune(str(what), pupil, out, teacher=wise, **options)
@@ -195,7 +191,6 @@ def check_data(
     from bertkit.bundle.hub import find_model
     from bertkit.data import check
     from bertkit.data.readers import read_records
-    from bertkit.text.tokenizer import Tokenizer
 
     names = [Path(file).name for file in files]
     names = names if len(set(names)) == len(names) else list(map(str, files))
@@ -224,7 +219,7 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
 def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256) -> Model:
     """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact; with positions, as a Longformer."""
     from bertkit.bundle.bundle import load_bundle
-    from bertkit.bundle.lengthen import lengthen
+    from bertkit.bundle.changes import lengthen
     from bertkit.serve.predictor import Model
 
     model = Model(load_bundle(source), device="cpu")
@@ -247,7 +242,7 @@ def _begin_with(
     import torch
 
     from bertkit.bundle.bundle import Bundle, load_bundle
-    from bertkit.bundle.extend import extend_vocabulary
+    from bertkit.bundle.changes import extend_vocabulary
     from bertkit.bundle.members import FAMILIES
     from bertkit.tasks.distillation import Distilled
     from bertkit.tasks.objectives import OBJECTIVES

@@ -27,15 +27,10 @@ def bar(title: str, total: float, unit: str = "") -> Iterator[Show]:
     from rich import progress
     from rich.console import Console
 
-    amount = progress.DownloadColumn() if unit == "bytes" else progress.MofNCompleteColumn()
-    speed = [progress.TransferSpeedColumn()] if unit == "bytes" else []
-    columns: list[progress.ProgressColumn] = [
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        amount,
-        *speed,
-    ]
-    columns += [progress.TimeElapsedColumn(), progress.TextColumn("eta"), progress.TimeRemainingColumn()]
+    of_bytes = [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+    done = of_bytes if unit == "bytes" else [progress.MofNCompleteColumn()]
+    times = [progress.TimeElapsedColumn(), progress.TextColumn("eta"), progress.TimeRemainingColumn()]
+    columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), *done, *times)
     with progress.Progress(*columns, console=Console(stderr=True)) as live:
         task = live.add_task(title, total=total)
         yield lambda done, note="": live.update(task, completed=done, description=f"{title} {note}".rstrip())

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from bertkit.atomic import new_file
-from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
+from bertkit.bundle.bundle import Bundle, load_bundle
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, find_set, read_set, write_answers, write_choices, write_submission, write_tags
@@ -23,18 +23,16 @@ from bertkit.model.device import find_device
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
-from bertkit.tasks.task import Task
+from bertkit.tasks.task import TaskSettings
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
 from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
-GRID: dict[str, Sequence[Any]] = {
-    "batch": (16, 32),
-    "lr": (5e-5, 3e-5, 2e-5),
-    "epochs": (2.0, 3.0, 4.0),
-}  # the paper's (appendix A.3)
+GRID: dict[str, Sequence[Any]] = dict(
+    batch=(16, 32), lr=(5e-5, 3e-5, 2e-5), epochs=(2.0, 3.0, 4.0)
+)  # the paper's (appendix A.3)
 
 
 @dataclass(frozen=True)
@@ -88,38 +86,87 @@ def finetune(
     """Fine-tunes into the folder `out`, whose `model` is the artifact. Returns what results.json holds."""
     recipe, data = read_data(what, train, dev, data_dir, columns, bad)
     source = model if isinstance(model, Bundle) else load_bundle(model)
-    model = source.provenance["source"] if isinstance(model, Bundle) else model
+    name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    precision = "bf16" if where.type == "cuda" else "fp32"
-    recipe = change(
-        replace(recipe, precision=precision, row_tokens=32_768 if where.type == "cuda" else 8192), list(settings)
-    )
+    usual = dict(precision="bf16", row_tokens=32_768) if where.type == "cuda" else dict(precision="fp32", row_tokens=8192)
+    recipe = change(replace(recipe, **usual), list(settings))  # type: ignore[arg-type]
     kind = TASKS[recipe.task.task]
-    task = kind(kind.learn(recipe.task, data.train.records))
-    recipe = replace(recipe, task=task.settings)
-    plans = _plans(recipe, run, search, max(restarts, ensemble))
-    plans = [_tune(plan, task, source, str(model), data, where, teacher, fork=fork, quiet=quiet) for plan in plans]
+    recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))
+    tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
+    plans = [tuner.tune(plan) for plan in _plans(recipe, run, search, max(restarts, ensemble))]
     ranked = sorted(plans, key=lambda plan: -plan.score)
-    if ranked[0].run != run:
-        shutil.rmtree(run / "model", ignore_errors=True)
-        shutil.copytree(ranked[0].run / "model", run / "model")
-        shutil.copy(ranked[0].run / "metrics.jsonl", run / "metrics.jsonl")
-    best = load_bundle(run / "model")
-    best.task = type(task)(ranked[0].recipe.task)  # as it was trained; a run that is taken up again is calibrated anew
-    results = _finish(run, best, data, where, recipe, str(model))
+    best = _take(ranked[0], run)
     tried = [_tried(plan) for plan in plans] if len(plans) > 1 else None
-    steps, seconds = ranked[0].recipe.steps, ranked[0].seconds
-    results |= {"search": tried, "settings": asdict(ranked[0].recipe), "seconds": seconds}
-    results |= {"examples_per_second": steps * ranked[0].recipe.batch / max(1e-9, seconds)}
+    results = tuner.finish(best, run) | {"search": tried} | _effort(ranked[0])
     members = [best, *(load_bundle(plan.run / "model") for plan in ranked[1:ensemble])]
     if ensemble > 1:
-        together = task.score(data.dev, answer_all(members, data.dev, where, recipe))
+        together = kind(recipe.task).score(data.dev, tuner.answer(members, data.dev))
         results["ensemble"] = {"members": [str(plan.run) for plan in ranked[:ensemble]], "metrics": together}
     _write_json(run / "results.json", results)
     write_task_report(run)
     if what in SETS and data_dir is not None:
-        _hand_in(run, what, data_dir, members, where, recipe)
+        tuner.hand_in(members, data_dir, run / "predictions")
     return results
+
+
+@dataclass(frozen=True)
+class Tuner:
+    """What all runs of a fine-tuning share."""
+
+    recipe: Tuning
+    data: Data
+    source: Bundle
+    model: str  # the source's name
+    device: torch.device
+    teacher: Bundle | None
+    fork: bool
+    quiet: bool
+
+    def tune(self, plan: Plan) -> Plan:
+        """Trains one plan to its end, or takes up what is there of it."""
+        recipe, data, source, train = plan.recipe, self.data, self.source, self.data.train.records
+        task = TASKS[recipe.task.task](recipe.task)
+        network = tuned_network(recipe, task, source.network, train, source.task)
+        told = {"source": f"bertkit finetune {data.name}", "model": self.model}
+        provenance = told | {"train": data.about["train"]["fingerprint"]}
+        bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
+        learner = DistilledTask(network, self.teacher.network.to(self.device)) if self.teacher else network
+        job = tuning_job(plan.run, recipe, task, learner, source.tokenizer, train, data.dev, self.device, bundle.save)
+        state = fit(replace(job, begun=job.begun | {"model": self.model}, fork=self.fork, quiet=self.quiet))
+        return replace(plan, recipe=job.recipe, score=state.best, seconds=state.elapsed)  # type: ignore[arg-type]
+
+    def answer(self, members: list[Bundle], records: Sequence[Any]) -> list[Any]:
+        """Answers of one model, or of several as an ensemble, with the first one's settings."""
+        networks = [member.network.to(self.device).eval() for member in members]
+        how: dict[str, Any] = dict(precision=self.recipe.precision, budget=self.recipe.row_tokens // 2)
+        assert members[0].task is not None
+        return list(answer_records(networks, members[0].task, members[0].tokenizer, records, self.device, **how))
+
+    def finish(self, bundle: Bundle, run: Path) -> dict[str, Any]:
+        """Calibrates the artifact on dev, writes it, and tells what it is worth."""
+        data, answers = self.data, self.answer([bundle], self.data.dev)
+        assert bundle.task is not None
+        settings, fitted = calibrate(bundle.task, data.dev, answers)
+        if settings != bundle.task.settings:
+            bundle.task = type(bundle.task)(settings)
+            bundle.save(run / "model")
+            answers = self.answer([bundle], data.dev)
+        found = summarize(bundle.task, data.dev, answers)
+        named = {"task": settings.task, "set": data.name if data.name in SETS else None, "model": self.model}
+        return {**named, **found, **fitted, "data": data.about, "skipped": data.train.skipped}
+
+    def hand_in(self, members: list[Bundle], data_dir: Path | str, folder: Path) -> None:
+        """The official files: GLUE's for its test sets, the others' for dev too; for whatever splits there are."""
+        name, chosen = self.data.name, find_set(self.data.name)
+        also_dev = chosen.task in ("qa", "tagging", "choice")
+        splits = [split for split in chosen.files if split not in ("train", "gold")] if also_dev else chosen.handed_in
+        for split in splits:
+            try:
+                find_file(name, data_dir, split)
+            except DataError:
+                continue
+            records = read_set(name, data_dir, split).records
+            _write_official(folder, name, split, records, self.answer(members, records))
 
 
 FILES = ("train", "dev", "data_dir", "columns", "bad")
@@ -144,7 +191,7 @@ def read_data(
         raise InputError(f"no task or set {what!r}{did_you_mean(what, known)}; expected one of {', '.join(known)}")
     if train is None:
         raise InputError(f"{what} needs --train, a file to learn from")
-    recipe = Tuning(task=replace(Tuning().task, task=what, max_length=384 if what == "qa" else 128))
+    recipe = Tuning(task=TaskSettings(task=what, max_length=384 if what == "qa" else 128))
     table = read_records(train, what, columns, bad=bad or "stop")
     if dev is None:
         held_out = [record for record in table.records if part(record, 10) == 0]
@@ -160,10 +207,9 @@ def read_data(
 def recipe_of(name: str) -> Tuning:
     """The paper's settings for a named set."""
     chosen = find_set(name)
-    task = replace(Tuning().task, task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
-    if chosen.task in ("classification", "regression"):
-        task = replace(task, metrics=chosen.metrics)
-    task = replace(task, context=chosen.task == "tagging")
+    task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
+    metrics = chosen.metrics if chosen.task in ("classification", "regression") else ()
+    task = replace(task, metrics=metrics, context=chosen.task == "tagging")
     base = Tuning(name=name, task=task, epochs=chosen.epochs, batch=chosen.batch)
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
 
@@ -190,69 +236,14 @@ def parse_grid(text: str) -> dict[str, Sequence[Any]]:
     return {name: values.split(",") for name, _, values in parts}
 
 
-def _tune(
-    plan: Plan,
-    task: Task,
-    source: Bundle,
-    model: str,
-    data: Data,
-    device: torch.device,
-    teacher: Bundle | None,
-    *,
-    fork: bool,
-    quiet: bool,
-) -> Plan:
-    """Trains one plan to its end, or takes up what is there of it."""
-    task = type(task)(plan.recipe.task)
-    network = tuned_network(plan.recipe, task, source.network, data.train.records, source.task)
-    provenance = {"source": f"bertkit finetune {data.name}", "model": model, "train": data.about["train"]["fingerprint"]}
-    bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
-    train, learner = data.train.records, DistilledTask(network, teacher.network.to(device)) if teacher else network
-    job = tuning_job(
-        plan.run, plan.recipe, task, learner, source.tokenizer, train, data.dev, device, lambda to: save_bundle(bundle, to)
-    )
-    state = fit(replace(job, begun=job.begun | {"model": model}, fork=fork, quiet=quiet))
-    recipe: Any = job.recipe
-    return replace(plan, recipe=recipe, score=state.best, seconds=state.elapsed)
-
-
-def _finish(run: Path, bundle: Bundle, data: Data, device: torch.device, recipe: Tuning, model: str) -> dict[str, Any]:
-    """Calibrates the artifact on dev, writes it, and tells what it is worth."""
-    answers = answer_all([bundle], data.dev, device, recipe)
-    assert bundle.task is not None
-    settings, fitted = calibrate(bundle.task, data.dev, answers)
-    if settings != bundle.task.settings:
-        bundle.task = type(bundle.task)(settings)
-        save_bundle(bundle, run / "model")
-        answers = answer_all([bundle], data.dev, device, recipe)
-    found = summarize(bundle.task, data.dev, answers)
-    named = {"task": settings.task, "set": data.name if data.name in SETS else None, "model": model}
-    return {**named, **found, **fitted, "data": data.about, "skipped": data.train.skipped}
-
-
-def answer_all(members: list[Bundle], records: Sequence[Any], device: torch.device, recipe: Tuning) -> list[Any]:
-    """Answers of one model, or of several as an ensemble, with the first one's settings."""
-    networks = [member.network.to(device).eval() for member in members]
-    task = members[0].task
-    assert task is not None
-    options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
-    return list(answer_records(networks, task, members[0].tokenizer, records, device, **options))
-
-
-def _hand_in(
-    run: Path, name: str, data_dir: Path | str, members: list[Bundle], device: torch.device, recipe: Tuning
-) -> None:
-    """The official files: GLUE's for its test sets, the others' for dev too; for whatever splits there are."""
-    chosen = find_set(name)
-    also_dev = chosen.task in ("qa", "tagging", "choice")
-    splits = [split for split in chosen.files if split not in ("train", "gold")] if also_dev else chosen.handed_in
-    for split in splits:
-        try:
-            find_file(name, data_dir, split)
-        except DataError:
-            continue
-        records = read_set(name, data_dir, split).records
-        _write_official(run / "predictions", name, split, records, answer_all(members, records, device, recipe))
+def _take(plan: Plan, run: Path) -> Bundle:
+    """The artifact of the best plan, which becomes the run's."""
+    if plan.run != run:
+        shutil.rmtree(run / "model", ignore_errors=True)
+        shutil.copytree(plan.run / "model", run / "model")
+        shutil.copy(plan.run / "metrics.jsonl", run / "metrics.jsonl")
+    settings = plan.recipe.task  # as it was trained; a run that is taken up again is calibrated anew
+    return replace(load_bundle(run / "model"), task=TASKS[settings.task](settings))
 
 
 def _write_official(folder: Path, name: str, split: str, records: list[Any], answers: list[Any]) -> None:
@@ -268,15 +259,14 @@ def _write_official(folder: Path, name: str, split: str, records: list[Any], ans
         write_submission(folder, name, split, records, [getattr(answer, "label", answer) for answer in answers])
 
 
+def _effort(plan: Plan) -> dict[str, Any]:
+    speed = plan.recipe.steps * plan.recipe.batch / max(1e-9, plan.seconds)
+    return {"settings": asdict(plan.recipe), "seconds": plan.seconds, "examples_per_second": speed}
+
+
 def _tried(plan: Plan) -> dict[str, Any]:
     recipe = plan.recipe
-    return {
-        "lr": recipe.optimizer.lr,
-        "batch": recipe.batch,
-        "epochs": recipe.epochs,
-        "seed": recipe.seed,
-        "score": plan.score,
-    }
+    return dict(lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score)
 
 
 def _write_json(file: Path, content: Any) -> None:

@@ -103,6 +103,13 @@ def test_it_travels_to_other_processes(folder):
     assert copy.checksums() == network.checksums()
 
 
+def test_workers_answer_a_file_alike(folder, tmp_path):
+    (tmp_path / "rows.csv").write_text("text\n" + "the cat went to the river .\nthe dog\n" * 20)
+    for workers in (1, 2):
+        bertkit.predict(folder, tmp_path / "rows.csv", tmp_path / f"{workers}.csv", workers=workers)
+    assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
+
+
 def test_the_extra_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"an exported model needs onnxruntime.*pip install 'bertkit\[onnx\]'"):

@@ -1,7 +1,7 @@
 import torch
 
 import bertkit
-from bertkit.bundle.extend import extend_vocabulary
+from bertkit.bundle.changes import extend_vocabulary
 from bertkit.tasks.pretraining import Pretraining
 
 

@@ -8,7 +8,7 @@ from support.family import small
 
 import bertkit
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
-from bertkit.bundle.lengthen import lengthen
+from bertkit.bundle.changes import lengthen
 from bertkit.bundle.members import FAMILIES
 from bertkit.data.inputs import pack_units
 from bertkit.data.packing import pack

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertkit.bundle.bundle import Bundle
-from bertkit.bundle.shrink import shrink
+from bertkit.bundle.changes import shrink
 from bertkit.errors import InputError
 from bertkit.model.config import Config
 from bertkit.tasks.pretraining import Pretraining

@@ -1,6 +1,7 @@
 """Requests share batches, and each gets its own answers, whatever happens to the others."""
 
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Event
 
 import numpy as np
@@ -122,6 +123,22 @@ def test_many_clients_get_the_models_own_answers(model):
     np.testing.assert_allclose(found, model.embed(texts), atol=1e-5)
     assert sum(sizes) == 64
     assert max(sizes) > 1
+
+
+def test_many_texts_show_no_bar_in_a_server(model, monkeypatch):
+    shown = []
+    monkeypatch.setattr(
+        "bertkit.serve.predictor.bar", lambda title, count: shown.append(count) or nullcontext(lambda done: None)
+    )
+    texts = ["mara is a baker"] * 300
+    model.embed(texts[:255])
+    assert shown == []
+    model.embed(texts)
+    assert shown == [300]
+    batcher = Batcher(model)
+    assert len(batcher.ask("embed", texts, tokens=300 * 6).result(SOON)) == 300
+    batcher.close()
+    assert shown == [300]
 
 
 def test_a_request_cancelled_as_its_batch_is_taken_stays_out_of_it(batcher):

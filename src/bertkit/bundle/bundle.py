@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -81,9 +82,21 @@ def write_facts(bundle: Bundle, folder: Path) -> None:
         write_pooling(folder, task.settings, config.width)
 
 
+def heads_of(network: Any) -> tuple[str, ...]:
+    """The heads it is pre-trained with."""
+    return tuple(name for name in ("masked", "next", "replaced") if getattr(network, name, None) is not None)
+
+
+def empty_network(config: Config, task: Task | None, heads: Collection[str]) -> Any:
+    """A network for a task, or with heads for pre-training."""
+    if task:
+        return build_network(config, task)
+    return Pretraining(config, masked="masked" in heads, next_sentence="next" in heads, replaced="replaced" in heads)
+
+
 def _architecture(network: Any, family: Family) -> str:
     """The class that transformers reads a network without a task as."""
-    heads = tuple(name for name in ("masked", "next", "replaced") if getattr(network, name, None) is not None)
+    heads = heads_of(network)
     if network.encoder.config.causal and "masked" in heads:
         heads = ("causal",)
     return next(family.classes[known] for known in (heads, heads[:1], ()) if known in family.classes)
@@ -97,17 +110,15 @@ def _head(task: Task | None) -> str:
 
 def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
     """The weights in a folder or checkpoint, under Hugging Face's names, and the file they were in."""
-    if (file := path / "model.safetensors").is_file():
-        return file, _read_safetensors(file)
-    if (file := path / "pytorch_model.bin").is_file():
-        return file, _read_bin(file)
+    for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_bin)):
+        if (file := path / name).is_file():
+            return file, read(file)
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, _read_tensorflow(checkpoint)
     if (path / "model.onnx").is_file():
         raise ArtifactError(f"{path} was exported, which is for answers alone; expected the model it was made of")
-    raise ArtifactError(
-        f"{path}: no weights here; expected model.safetensors, pytorch_model.bin or a TensorFlow checkpoint (.index, .data)"
-    )
+    expected = "model.safetensors, pytorch_model.bin or a TensorFlow checkpoint (.index, .data)"
+    raise ArtifactError(f"{path}: no weights here; expected {expected}")
 
 
 def _read_safetensors(file: Path) -> dict[str, Tensor]:
@@ -123,9 +134,8 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds, from RuntimeError to UnpicklingError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ArtifactError(
-            f"{file}: cannot be read as weights alone ({reason}); fetch it again, or get safetensors"
-        ) from error
+        said = f"{file}: cannot be read as weights alone ({reason}); fetch it again, or get safetensors"
+        raise ArtifactError(said) from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ArtifactError(f"{file}: expected a table of tensors; get model.safetensors instead")
     return content
@@ -143,18 +153,12 @@ def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task 
     """A network of the given weights; without a task, its heads and pooler are those that the weights have."""
     parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
     with torch.device("meta"):
-        config = config.with_(pooler="pooler" in parts)
-        network: Any = build_network(config, task) if task else None
-        network = network or Pretraining(
-            config, masked="masked" in parts, next_sentence="next" in parts, replaced="replaced" in parts
-        )
+        network = empty_network(config.with_(pooler="pooler" in parts), task, parts)
     if task and task.loss == "vectors":  # the map that compares vectors is there for training alone
         shapes = {"output.weight": (task.outputs, 3 * config.width), "output.bias": (task.outputs,)}
         state = {name: torch.zeros(shape) for name, shape in shapes.items()} | state
-    expected, name_of = (
-        network.state_dict(),
-        partial(families.spelled, family=family, layers=config.layers, task=_head(task)),
-    )
+    expected = network.state_dict()
+    name_of = partial(families.spelled, family=family, layers=config.layers, task=_head(task))
     if missing := [name_of(name) for name in expected if name not in state]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ArtifactError(f"missing {', '.join(missing[:3])}{more}; expected {len(expected)} parameters")

@@ -41,14 +41,33 @@ def open_bundle(name: Path | str) -> Bundle:
     path = find_model(name)
     if (path / GRAPH).is_file() and not (path / "model.safetensors").exists():
         facts = read_facts(path)
-        return Bundle(Exported(facts), facts.read_tokenizer(), facts.family, facts.provenance, facts.task)
+        return ExportedBundle(Exported(facts), facts.read_tokenizer(), facts.family, facts.provenance, facts.task)
     from bertkit.bundle.bundle import load_bundle
 
     return load_bundle(name)
 
 
+class ExportedBundle(Bundle):
+    """Its network is an `Exported`, which runs as it is."""
+
+    def start(self, device: str, precision: str = "fp32", compile: bool = False, threads: int = 0) -> Exported:
+        if device not in ("auto", "cpu") or precision != "fp32" or compile:
+            asked = f"device {device!r}, precision {precision!r}"
+            raise InputError(f"{asked}: an exported model runs as it is, on the processor")
+        return self.network.with_threads(threads)
+
+    def device(self, name: str) -> str:
+        return "cpu"
+
+    def content(self) -> Iterator[bytes]:
+        yield repr((self.network.config, self.task and self.task.settings, self.network.checksums())).encode()
+
+    def save(self, folder: Path | str) -> None:
+        raise ArtifactError("this model was exported; copy its folder, or save the model it was made of")
+
+
 class Exported:
-    """Does for a model what serve/runner.py does with torch. Inner layers and attention were not kept."""
+    """Does for a model what bundle/runner.py does with torch. Inner layers and attention were not kept."""
 
     device = "cpu"
 

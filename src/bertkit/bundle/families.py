@@ -22,6 +22,28 @@ Settings = Mapping[str, Any]  # of a config.json
 Table = Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
 
 
+KEYS = {
+    "vocabulary": "vocab_size",
+    "layers": "num_hidden_layers",
+    "width": "hidden_size",
+    "heads": "num_attention_heads",
+    "feedforward": "intermediate_size",
+    "positions": "max_position_embeddings",
+    "segments": "type_vocab_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_epsilon": "layer_norm_eps",
+    "init_std": "initializer_range",
+}
+PLAIN: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute", None),
+    "add_cross_attention": (False, None),
+    "is_decoder": (False, None),
+    "quantization_config": (None,),
+}
+
+
 @dataclass(frozen=True)
 class Head:
     """A fine-tuned model's class, its last linear map, and its pooler's map and norm, where it has them."""
@@ -32,16 +54,15 @@ class Head:
     norm: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Family:
     """A kind of encoder as Hugging Face knows it."""
 
     name: str  # model_type
     keys: dict[str, str]  # our setting → their key
-    needed: tuple[str, ...]  # keys without which there is no model
-    refused: Mapping[str, tuple[Any, ...]]  # keys that change the computation → the values that leave it ours
+    needed: tuple[str, ...] = ()  # keys beside the sizes without which there is no model
+    refused: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: PLAIN)  # → the values that change nothing
     names: Table  # of the body
-    prefix: str  # what their heads' files put before the body's names
     pretraining: Table  # of the heads it is pre-trained with
     decoder: str  # the map to pieces that is tied to their embeddings
     classes: Mapping[tuple[str, ...], str]  # heads that are there → class
@@ -56,6 +77,11 @@ class Family:
     def defaults(self) -> dict[str, Any]:
         """Our settings where a config says nothing."""
         return MEMBERS[self.name]
+
+    @property
+    def prefix(self) -> str:
+        """What their heads' files put before the body's names."""
+        return str(self.names["encoder.embeddings.pieces.weight"]).split(".")[0] + "."
 
 
 ACTIVATIONS = {  # their value → ours; the first of two with one meaning is the one we write
@@ -97,7 +123,8 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     spelled = {ours: theirs for theirs, ours in reversed([*ACTIVATIONS.items()])}
     settings[family.keys["activation"]] = spelled[config.activation]
     settings[family.keys["positions"]] += config.first_position
-    return {"model_type": family.name, **family.constants, **family.write(settings)}
+    required = {key: values[0] for key, values in family.required.items()}
+    return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
 
 
 def _activation(theirs: Any, key: str) -> str:
@@ -174,13 +201,14 @@ def _expanded(family: Family, layers: int, task: str = "") -> dict[str, tuple[st
 def _top(family: Family, task: str) -> Table:
     """The names of what stands on the body: a task's head, or those of pre-training."""
     if task not in family.heads:
-        return {**_linear("encoder.pooler.dense", family.pooler), **family.pretraining}
+        return {**pair("encoder.pooler.dense", family.pooler), **family.pretraining}
     head = family.heads[task]
-    pooler = {**_linear("encoder.pooler.dense", head.pooler), **_linear("encoder.pooler.norm", head.norm)}
-    return {**_linear("output", head.output), **pooler}
+    pooler = {**pair("encoder.pooler.dense", head.pooler), **pair("encoder.pooler.norm", head.norm)}
+    return {**pair("output", head.output), **pooler}
 
 
-def _linear(ours: str, theirs: str) -> Table:
+def pair(ours: str, theirs: str) -> Table:
+    """A weight and its bias, if they are there."""
     return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")} if theirs else {}
 
 
@@ -198,15 +226,11 @@ def _untie(tensors: dict[str, Tensor], family: Family) -> None:
     own, bias = f"{family.decoder}.bias", str(family.pretraining["masked.bias"])
     if own != bias and own in tensors:
         tensors.setdefault(bias, tensors.pop(own))
-    decoder, pieces = (
-        tensors.pop(f"{family.decoder}.weight", None),
-        tensors.get(str(family.names["encoder.embeddings.pieces.weight"])),
-    )
+    decoder = tensors.pop(f"{family.decoder}.weight", None)
+    pieces = tensors.get(str(family.names["encoder.embeddings.pieces.weight"]))
     if decoder is not None and pieces is not None and not decoder.equal(pieces):
-        raise ArtifactError(
-            f"{family.decoder}.weight differs from the word embeddings; "
-            "a decoder of its own is not supported, expected one tied to the embeddings"
-        )
+        unlike = f"{family.decoder}.weight differs from the word embeddings"
+        raise ArtifactError(f"{unlike}; a decoder of its own is not supported, expected one tied to the embeddings")
 
 
 def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:
@@ -225,7 +249,8 @@ def _check_keys(settings: Mapping[str, Any], family: Family) -> None:
         close = difflib.get_close_matches(key, known - set(settings), n=1, cutoff=0.9)
         if close:
             raise ConfigError(f'unknown setting "{key}" (did you mean "{close[0]}"?); correct or remove it')
-    if missing := [key for key in (*family.needed, *family.required) if key not in settings]:
+    sizes = [family.keys[ours] for ours in ("vocabulary", "layers", "width", "heads", "feedforward")]
+    if missing := [key for key in (*sizes, *family.needed, *family.required) if key not in settings]:
         raise ConfigError(f"the config has no {', '.join(missing)}; expected a {family.name} config with its sizes")
     for key, harmless in {**family.refused, **family.required}.items():
         if key in settings and settings[key] not in harmless:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,37 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass
 class Bundle:
-    """A network with its tokenizer, and where they come from."""
+    """A network with its tokenizer, and where they come from. One that was exported has methods of its own."""
 
-    network: Any  # Pretraining, or TaskNetwork where there is a task; or Exported
+    network: Any  # Pretraining, or TaskNetwork where there is a task
     tokenizer: Tokenizer
     family: Family = BERT
     provenance: dict[str, Any] = field(default_factory=dict)
     task: Task | None = None
+
+    def start(self, device: str, precision: str = "fp32", compile: bool = False, threads: int = 0) -> Any:
+        """What computes the network."""
+        from bertkit.bundle.runner import Runner
+
+        return Runner(self.network, device, precision, compile, threads)
+
+    def device(self, name: str) -> str:
+        """Where it is computed."""
+        from bertkit.model.device import find_device
+
+        return str(find_device(name))
+
+    def content(self) -> Iterator[bytes]:
+        """All that its answers depend on, but for the tokenizer."""
+        yield repr((self.network.encoder.config, self.task and self.task.settings)).encode()
+        for tensor in self.network.state_dict().values():
+            yield tensor.contiguous().numpy().data
+
+    def save(self, folder: Path | str) -> None:
+        """Writes the artifact, whole or not at all."""
+        from bertkit.bundle.bundle import save_bundle
+
+        save_bundle(self, folder)
 
 
 @dataclass(frozen=True)
@@ -42,10 +67,8 @@ class Facts:
     def read_tokenizer(self) -> Tokenizer:
         tokenizer = Tokenizer.load(self.folder)
         if len(tokenizer) > self.config.vocabulary:
-            raise ArtifactError(
-                f"{self.folder}: the tokenizer has {len(tokenizer):,} pieces, the model knows {self.config.vocabulary:,}; "
-                "they do not belong together"
-            )
+            sizes = f"the tokenizer has {len(tokenizer):,} pieces, the model knows {self.config.vocabulary:,}"
+            raise ArtifactError(f"{self.folder}: {sizes}; they do not belong together")
         return tokenizer
 
 

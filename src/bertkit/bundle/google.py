@@ -21,13 +21,7 @@ from bertkit.text.protobuf import message, varints
 MAGIC = 0xDB4775248B80FB57
 FOOTER = 48  # bytes: where the meta and index blocks lie, zeros, the magic number
 TRAILER = 5  # bytes after a block: its compression, its checksum
-DTYPES: dict[int, np.dtype] = {
-    1: np.dtype("<f4"),
-    2: np.dtype("<f8"),
-    3: np.dtype("<i4"),
-    9: np.dtype("<i8"),
-    19: np.dtype("<f2"),
-}
+DTYPES = {code: np.dtype(name) for code, name in {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}.items()}
 # What an optimiser leaves beside the weights.
 SLOTS = re.compile(r"(/adam_[mv]|/Adam(_1)?|/lamb_[mv]|/Momentum|^global_step|^beta[12]_power|/ExponentialMovingAverage)$")
 
@@ -50,9 +44,8 @@ def find_checkpoint(path: Path) -> Path | None:
         found = sorted(path.glob("*.index"))
         if len(found) > 1:
             names = ", ".join(file.stem for file in found)
-            raise ArtifactError(
-                f"{path}: several checkpoints here ({names}); name one of them, such as {path / found[-1].stem}"
-            )
+            chosen = path / found[-1].stem
+            raise ArtifactError(f"{path}: several checkpoints here ({names}); name one of them, such as {chosen}")
         return found[0].with_suffix("") if found else None
     name = path.with_suffix("") if path.suffix == ".index" else path
     return name if name.with_name(name.name + ".index").is_file() else None

@@ -31,8 +31,6 @@ def _fetch(name: str) -> Path:
         if not (folder / "model.safetensors").exists():
             folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "pytorch_model.bin"]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
-        raise HubError(
-            f"{name}: no such folder here, and the hub gave no model of that name ({type(error).__name__}); "
-            "check the name and the network, or give a folder"
-        ) from error
+        found = f"no such folder here, and the hub gave no model of that name ({type(error).__name__})"
+        raise HubError(f"{name}: {found}; check the name and the network, or give a folder") from error
     return folder

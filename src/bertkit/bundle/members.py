@@ -6,41 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bertkit.bundle.families import Family, Head, Settings, Table
+from bertkit.bundle.families import KEYS, PLAIN, Family, Head, Settings, Table, pair
 from bertkit.errors import ConfigError
 
-KEYS = {
-    "vocabulary": "vocab_size",
-    "layers": "num_hidden_layers",
-    "width": "hidden_size",
-    "heads": "num_attention_heads",
-    "feedforward": "intermediate_size",
-    "positions": "max_position_embeddings",
-    "segments": "type_vocab_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_epsilon": "layer_norm_eps",
-    "init_std": "initializer_range",
-}
-SIZES = ("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-PLAIN: dict[str, tuple[Any, ...]] = {
-    "position_embedding_type": ("absolute", None),
-    "add_cross_attention": (False, None),
-    "is_decoder": (False, None),
-    "quantization_config": (None,),
-}
 
-
-def _pair(ours: str, theirs: str) -> Table:
-    """A weight and its bias."""
-    return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")}
-
-
-def _embeddings(theirs: str, norm: str = "LayerNorm") -> Table:
+def _embeddings(theirs: str) -> Table:
     tables = {"pieces": "word_embeddings", "segments": "token_type_embeddings", "positions": "position_embeddings"}
     named = {f"encoder.embeddings.{ours}.weight": f"{theirs}.{name}.weight" for ours, name in tables.items()}
-    return {**named, **_pair("encoder.embeddings.norm", f"{theirs}.{norm}")}
+    return {**named, **pair("encoder.embeddings.norm", f"{theirs}.LayerNorm")}
 
 
 def _qkv(layer: str, parts: tuple[str, str, str], ours: str = "qkv") -> Table:
@@ -52,25 +25,20 @@ def _qkv(layer: str, parts: tuple[str, str, str], ours: str = "qkv") -> Table:
 def _rest_of_block(layer: str, *theirs: str) -> Table:
     """Attention's output and its norm, then the feed-forward's two maps and its norm."""
     ours = ("attention.output", "attention_norm", "feedforward.input", "feedforward.output", "feedforward_norm")
-    named = [_pair(f"encoder.blocks.{{i}}.{a}", f"{layer}.{b}") for a, b in zip(ours, theirs, strict=True)]
+    named = [pair(f"encoder.blocks.{{i}}.{a}", f"{layer}.{b}") for a, b in zip(ours, theirs, strict=True)]
     return {name: theirs for table in named for name, theirs in table.items()}
 
 
 def _body(prefix: str, query: tuple[str, str, str] = ("query", "key", "value")) -> Table:
     """As BERT's classes spell a body; most of the family does."""
     layer = f"{prefix}.encoder.layer.{{i}}"
-    names = (
-        "attention.output.dense",
-        "attention.output.LayerNorm",
-        "intermediate.dense",
-        "output.dense",
-        "output.LayerNorm",
-    )
-    return {**_embeddings(f"{prefix}.embeddings"), **_qkv(f"{layer}.attention.self", query), **_rest_of_block(layer, *names)}
+    attention, output = ("attention.output.dense", "attention.output.LayerNorm"), ("output.dense", "output.LayerNorm")
+    rest = _rest_of_block(layer, *attention, "intermediate.dense", *output)
+    return {**_embeddings(f"{prefix}.embeddings"), **_qkv(f"{layer}.attention.self", query), **rest}
 
 
 def _masked(dense: str, norm: str, bias: str) -> Table:
-    return {**_pair("masked.dense", dense), **_pair("masked.norm", norm), "masked.bias": bias}
+    return {**pair("masked.dense", dense), **pair("masked.norm", norm), "masked.bias": bias}
 
 
 def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "") -> Mapping[str, Head]:
@@ -86,6 +54,15 @@ def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str
     }
 
 
+def _classes(name: str, **more: str) -> Mapping[tuple[str, ...], str]:
+    """Those with no head, with the one that fills in pieces, and with others."""
+    return {
+        (): f"{name}Model",
+        ("masked",): f"{name}ForMaskedLM",
+        **{tuple(heads.split("_")): more[heads] for heads in more},
+    }
+
+
 def _without(settings: Settings, *keys: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in keys}
 
@@ -96,7 +73,7 @@ def _lm_head(classes: str, prefix: str) -> dict[str, Any]:
         pooler=f"{prefix}.pooler.dense",
         pretraining=_masked("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
         decoder="lm_head.decoder",
-        classes={("masked",): f"{classes}ForMaskedLM", (): f"{classes}Model"},
+        classes=_classes(classes),
         heads=_heads(classes, "classifier.dense", output="classifier.out_proj", choice=f"{prefix}.pooler.dense"),
     )
 
@@ -104,23 +81,17 @@ def _lm_head(classes: str, prefix: str) -> dict[str, Any]:
 BERT = Family(
     name="bert",
     keys=KEYS | {"causal": "is_decoder"},
-    needed=SIZES,
-    refused={key: values for key, values in PLAIN.items() if key != "is_decoder"},
+    refused=_without(PLAIN, "is_decoder"),
     names=_body("bert"),
-    prefix="bert.",
     pooler="bert.pooler.dense",
     pretraining={
         **_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-        **_pair("next.output", "cls.seq_relationship"),
+        **pair("next.output", "cls.seq_relationship"),
     },
     decoder="cls.predictions.decoder",
-    classes={
-        ("masked", "next"): "BertForPreTraining",
-        ("masked",): "BertForMaskedLM",
-        ("next",): "BertForNextSentencePrediction",
-        (): "BertModel",
-        ("causal",): "BertLMHeadModel",
-    },
+    classes=_classes(
+        "Bert", masked_next="BertForPreTraining", next="BertForNextSentencePrediction", causal="BertLMHeadModel"
+    ),
     heads=_heads("Bert", "bert.pooler.dense"),
 )
 
@@ -137,10 +108,7 @@ def _write_roberta(settings: Settings) -> Settings:
 ROBERTA = Family(
     name="roberta",
     keys=KEYS | {"first_position": "first_position"},
-    needed=SIZES,
-    refused=PLAIN,
     names=_body("roberta"),
-    prefix="roberta.",
     read=_read_roberta,
     write=_write_roberta,
     **_lm_head("Roberta", "roberta"),
@@ -149,19 +117,10 @@ ROBERTA = Family(
 DISTILBERT = Family(
     name="distilbert",
     keys={
-        "vocabulary": "vocab_size",
-        "layers": "n_layers",
-        "width": "dim",
-        "heads": "n_heads",
-        "feedforward": "hidden_dim",
-        "positions": "max_position_embeddings",
-        "activation": "activation",
-        "dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-        "init_std": "initializer_range",
+        **_without(KEYS, "segments", "norm_epsilon"),
+        **{name: name for name in ("activation", "dropout", "attention_dropout")},
+        **dict(layers="n_layers", width="dim", heads="n_heads", feedforward="hidden_dim"),
     },
-    needed=("vocab_size", "n_layers", "dim", "n_heads", "hidden_dim"),
-    refused=PLAIN,
     names={
         **_embeddings("distilbert.embeddings"),
         **_qkv("distilbert.transformer.layer.{i}.attention", ("q_lin", "k_lin", "v_lin")),
@@ -170,10 +129,9 @@ DISTILBERT = Family(
             *("attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
         ),
     },
-    prefix="distilbert.",
     pretraining=_masked("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
     decoder="vocab_projector",
-    classes={("masked",): "DistilBertForMaskedLM", (): "DistilBertModel"},
+    classes=_classes("DistilBert"),
     heads=_heads("DistilBert", "pre_classifier"),
 )
 
@@ -181,23 +139,22 @@ _ALBERT = "albert.encoder.albert_layer_groups.0.albert_layers.0"
 ALBERT = Family(
     name="albert",
     keys=KEYS | {"embedding": "embedding_size"},
-    needed=(*SIZES, "embedding_size"),
+    needed=("embedding_size",),
     refused=PLAIN | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
     constants={"num_hidden_groups": 1, "inner_group_num": 1},
     names={
         **_embeddings("albert.embeddings"),
-        **_pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in"),
+        **pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in"),
         **_qkv(f"{_ALBERT}.attention", ("query", "key", "value")),
         **_rest_of_block(_ALBERT, "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
     },
-    prefix="albert.",
     pooler="albert.pooler",
     pretraining={
         **_masked("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
-        **_pair("next.output", "sop_classifier.classifier"),
+        **pair("next.output", "sop_classifier.classifier"),
     },
     decoder="predictions.decoder",
-    classes={("masked", "next"): "AlbertForPreTraining", ("masked",): "AlbertForMaskedLM", (): "AlbertModel"},
+    classes=_classes("Albert", masked_next="AlbertForPreTraining"),
     heads=_heads("Albert", "albert.pooler"),
 )
 
@@ -215,18 +172,15 @@ def _write_electra(settings: Settings) -> Settings:
 ELECTRA = Family(
     name="electra",
     keys=KEYS | {"embedding": "embedding_size"},
-    needed=SIZES,
-    refused=PLAIN,
     constants={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu", "summary_last_dropout": 0.1},
-    names={**_body("electra"), **_pair("encoder.embeddings.widen", "electra.embeddings_project")},
-    prefix="electra.",
+    names={**_body("electra"), **pair("encoder.embeddings.widen", "electra.embeddings_project")},
     pretraining={
         **_masked("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
-        **_pair("replaced.dense", "discriminator_predictions.dense"),
-        **_pair("replaced.output", "discriminator_predictions.dense_prediction"),
+        **pair("replaced.dense", "discriminator_predictions.dense"),
+        **pair("replaced.output", "discriminator_predictions.dense_prediction"),
     },
     decoder="generator_lm_head",
-    classes={("replaced",): "ElectraForPreTraining", ("masked",): "ElectraForMaskedLM", (): "ElectraModel"},
+    classes=_classes("Electra", replaced="ElectraForPreTraining"),
     heads=_heads("Electra", "classifier.dense", output="classifier.out_proj", choice="sequence_summary.summary"),
     read=_read_electra,
     write=_write_electra,
@@ -235,7 +189,7 @@ ELECTRA = Family(
 DEBERTA = Family(
     name="deberta-v2",
     keys=KEYS | {"buckets": "position_buckets"},
-    needed=(*SIZES, "position_buckets"),
+    needed=("position_buckets",),
     refused={
         "position_biased_input": (False,),
         "conv_kernel_size": (0, None),
@@ -249,25 +203,15 @@ DEBERTA = Family(
         "norm_rel_ebd": ("layer_norm",),
         "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
     },
-    constants={
-        "relative_attention": True,
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "pos_att_type": ["p2c", "c2p"],
-        "position_biased_input": False,
-        "max_relative_positions": -1,
-        "pooler_hidden_act": "gelu",
-        "legacy": True,
-    },
+    constants=dict(position_biased_input=False, max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
     names={
         **_body("deberta", ("query_proj", "key_proj", "value_proj")),
         "encoder.positions.table.weight": "deberta.encoder.rel_embeddings.weight",
-        **_pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
+        **pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
     },
-    prefix="deberta.",
     pretraining=_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     decoder="cls.predictions.decoder",
-    classes={("masked",): "DebertaV2ForMaskedLM", (): "DebertaV2Model"},
+    classes=_classes("DebertaV2"),
     heads=_heads("DebertaV2", "pooler.dense"),
 )
 
@@ -288,13 +232,10 @@ def _write_longformer(settings: Settings) -> Settings:
 LONGFORMER = Family(
     name="longformer",
     keys=ROBERTA.keys | {"window": "window"},
-    needed=SIZES,
-    refused=PLAIN,
     names={
         **_body("longformer"),
         **_qkv("longformer.encoder.layer.{i}.attention.self", ("query_global", "key_global", "value_global"), "global_qkv"),
     },
-    prefix="longformer.",
     read=_read_longformer,
     write=_write_longformer,
     **_lm_head("Longformer", "longformer"),
@@ -332,42 +273,35 @@ def _write_modern(settings: Settings) -> Settings:
     }
 
 
-_MODERN = "model.layers.{i}"
+def _unbiased(table: Table) -> Table:
+    return {ours: theirs for ours, theirs in table.items() if ours.endswith(".weight")}
+
+
 MODERNBERT = Family(
     name="modernbert",
     keys={
-        **{ours: KEYS[ours] for ours in ("vocabulary", "layers", "width", "heads", "feedforward", "positions", "init_std")},
+        **_without(KEYS, "segments"),
         **{name: name for name in ("window", "global_every", "rotary_base", "local_rotary_base", "attention_dropout")},
-        "activation": "hidden_activation",
-        "dropout": "mlp_dropout",
-        "norm_epsilon": "norm_eps",
+        **dict(activation="hidden_activation", dropout="mlp_dropout", norm_epsilon="norm_eps"),
     },
-    needed=SIZES,
     refused={
         **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,)),
         "decoder_bias": (True,),
         "classifier_pooling": ("cls",),
         "classifier_activation": ("gelu",),
     },
-    names={
-        "encoder.embeddings.pieces.weight": "model.embeddings.tok_embeddings.weight",
-        "encoder.embeddings.norm.weight": "model.embeddings.norm.weight",
-        "encoder.blocks.{i}.attention.qkv.weight": f"{_MODERN}.attn.Wqkv.weight",
-        "encoder.blocks.{i}.attention.output.weight": f"{_MODERN}.attn.Wo.weight",
-        "encoder.blocks.{i}.attention_norm.weight": f"{_MODERN}.attn_norm.weight",
-        "encoder.blocks.{i}.feedforward.input.weight": f"{_MODERN}.mlp.Wi.weight",
-        "encoder.blocks.{i}.feedforward.output.weight": f"{_MODERN}.mlp.Wo.weight",
-        "encoder.blocks.{i}.feedforward_norm.weight": f"{_MODERN}.mlp_norm.weight",
-        "encoder.norm.weight": "model.final_norm.weight",
-    },
-    prefix="model.",
-    pretraining={
-        "masked.dense.weight": "head.dense.weight",
-        "masked.norm.weight": "head.norm.weight",
-        "masked.bias": "decoder.bias",
-    },
+    names=_unbiased(
+        {
+            **pair("encoder.embeddings.pieces", "model.embeddings.tok_embeddings"),
+            **pair("encoder.embeddings.norm", "model.embeddings.norm"),
+            **pair("encoder.blocks.{i}.attention.qkv", "model.layers.{i}.attn.Wqkv"),
+            **_rest_of_block("model.layers.{i}", "attn.Wo", "attn_norm", "mlp.Wi", "mlp.Wo", "mlp_norm"),
+            **pair("encoder.norm", "model.final_norm"),
+        }
+    ),
+    pretraining={**_unbiased(_masked("head.dense", "head.norm", "")), "masked.bias": "decoder.bias"},
     decoder="decoder",
-    classes={("masked",): "ModernBertForMaskedLM", (): "ModernBertModel"},
+    classes=_classes("ModernBert"),
     heads={
         task: replace(head, output="classifier", pooler="head.dense", norm="head.norm")
         for task, head in _heads("ModernBert", "").items()

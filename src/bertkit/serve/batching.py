@@ -15,7 +15,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from bertkit.errors import BertkitError, InputError
-from bertkit.serve.predictor import MANY, Model
+from bertkit.serve.predictor import Model
 
 
 class Busy(BertkitError):
@@ -52,6 +52,7 @@ class Batcher:
         self, model: Model, *, queue: int = 1024, wait: float = 0.004, seen: Callable[[int], Any] = lambda texts: None
     ):
         self.model, self.queue, self.wait, self.seen = model, queue, wait, seen
+        self.model.quiet = True
         self._requests = list[_Request]()
         self._changed, self._closed = Condition(), False
         self._worker = Thread(target=self._work, name="bertkit-batches", daemon=True)
@@ -107,10 +108,10 @@ class Batcher:
 
     def _take(self) -> list[_Request]:
         """The oldest request and those that ask the same, as far as the budget goes."""
-        batch, tokens, rows = list[_Request](), 0, 0
+        batch, tokens = list[_Request](), 0
         for request in [other for other in self._requests if other.question == self._requests[0].question]:
-            tokens, rows = tokens + request.tokens, rows + request.rows
-            if batch and (tokens > self.model.budget or rows >= MANY):
+            tokens += request.tokens
+            if batch and tokens > self.model.budget:
                 break
             batch.append(request)
         taken = set(batch)

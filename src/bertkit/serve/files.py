@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.atomic import new_file
-from bertkit.bundle.exported import Exported, open_bundle
+from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data import readers
 from bertkit.data.engines import ENGINES
@@ -30,8 +30,7 @@ from bertkit.data.readers import BadRow, Columns, Row, Table
 from bertkit.data.records import Choice, Words, texts
 from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
-from bertkit.serve.predictor import MANY, Model, name_entities, word_spans
-from bertkit.tasks.answering import answer_records
+from bertkit.serve.predictor import Model, Spans, plain, word_spans
 
 CHUNK = 2048  # rows of a part
 HEAD = 2**20  # bytes of the input by which it is known again
@@ -122,8 +121,9 @@ class Answerer:
     """A worker: a chunk in; the bytes of its part, and its bad rows out."""
 
     def __init__(self, bundle: Bundle, source: Table, form: Format, device: str, precision: str, threads: int):
-        self.model, self.task = Model(bundle, device=device, precision=precision, threads=threads), _task(bundle)
-        self.source, self.form = source, form
+        self.model = Model(bundle, device=device, precision=precision, threads=threads)
+        self.model.quiet = True
+        self.task, self.source, self.form = _task(bundle), source, form
 
     def __call__(self, chunk: Chunk) -> tuple[bytes, list[Row]]:
         (rows, bad, first), told = chunk, list[Row]()
@@ -134,7 +134,7 @@ class Answerer:
             if isinstance(found, Exception):
                 bad.append(dict(line=line, reason=str(found), row=row))
             else:
-                told.append(row | {name: _plain(_value(name, found)) for name in self.form.added})
+                told.append(row | {name: plain(_value(name, found), 6) for name in self.form.added})
         return self.form.write(told, first), sorted(bad, key=lambda one: one["line"])
 
     def _record(self, line: int, row: Row) -> Any:
@@ -152,30 +152,23 @@ class Answerer:
 
     def _answers(self, records: Sequence[Any]) -> list[Any]:
         """In the records' order; an error in the place of a record that the model finds nothing in."""
-        ask = {"tagging": self._tag, "similarity": self._embed}.get(self.task, self._answer)
+        ask = {"tagging": self._tag, "similarity": self._embed}.get(self.task, self.model.answer)
         try:
             return ask(records)
         except InputError as error:
             half = len(records) // 2
             return self._answers(records[:half]) + self._answers(records[half:]) if half else [error]
 
-    def _answer(self, records: Sequence[Any]) -> list[Any]:
-        model, where = self.model, dict(precision=self.model.precision, budget=self.model.budget)
-        return list(answer_records([model.network], model.bundle.task, model.tokenizer, records, model.device, **where))  # type: ignore[arg-type]
-
     def _embed(self, records: Sequence[Any]) -> list[Any]:
-        """So many at once that no bar appears inside the file's."""
-        parts = ([record.text for record in records[at : at + MANY - 1]] for at in range(0, len(records), MANY - 1))
-        return [vector.tolist() for part in parts for vector in self.model.embed(part, truncate=True)]
+        return self.model.embed([record.text for record in records], truncate=True).tolist()
 
     def _tag(self, records: Sequence[Any]) -> list[Any]:
         """The entities of texts, or of sentences that were given as words and are read with spaces between."""
         given = [texts(record)[0] for record in records]
         both = zip(records, self.model.tokenizer.pieces(given), given, strict=True)
         spans = [_spans(one.words) if isinstance(one, Words) else word_spans(pieces, text) for one, pieces, text in both]
-        cut = (tuple(text[a:b] for a, b in words) for text, words in zip(given, spans, strict=True))
-        asked = [Words(words, document=getattr(records[n], "document", ~n)) for n, words in enumerate(cut)]
-        return [name_entities(*found) for found in zip(given, spans, self._answer(asked), strict=True)]
+        documents = [getattr(record, "document", ~number) for number, record in enumerate(records)]
+        return self.model.tag_words(given, spans, documents)
 
 
 def predict_file(
@@ -197,7 +190,7 @@ def predict_file(
     _check(data, out, bad, engine, workers)
     bundle, parts = open_bundle(model), out.with_name(f"{out.name}.parts")
     source, form = _open(bundle, data, columns, bad, all_classes)
-    settings = _settings(bundle, source, form) | {"device": _device(bundle, device), "precision": precision}
+    settings = _settings(bundle, source, form) | {"device": bundle.device(device), "precision": precision}
     done = _begin(parts, out, settings, fresh)
     threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else 0
     make = partial(Answerer, bundle, replace(source), form, device, precision, threads)
@@ -224,15 +217,6 @@ def _check(data: Path, out: Path, bad: str, engine: str, workers: int) -> None:
 def _task(bundle: Bundle) -> str:
     """What the model is asked; without a task, for vectors."""
     return bundle.task.settings.task if bundle.task else "similarity"
-
-
-def _device(bundle: Bundle, name: str) -> str:
-    """Where the answers are computed."""
-    if isinstance(bundle.network, Exported):
-        return "cpu"
-    from bertkit.model.device import find_device
-
-    return str(find_device(name))
 
 
 def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool) -> tuple[Source, Format]:
@@ -281,13 +265,8 @@ def _count(data: Path) -> int:
 def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
     """What the answers depend on."""
     facts, model = source.path.stat(), hashlib.sha256(bundle.tokenizer.content.encode())
-    network, task = bundle.network, bundle.task and bundle.task.settings
-    if isinstance(network, Exported):
-        model.update(repr((network.config, task, network.checksums())).encode())
-    else:
-        model.update(repr((network.encoder.config, task)).encode())
-        for tensor in network.state_dict().values():
-            model.update(tensor.contiguous().numpy().data)
+    for part in bundle.content():
+        model.update(part)
     with open(source.path, "rb") as stream:
         head = hashlib.sha256(stream.read(HEAD)).hexdigest()
     given = {"input size": facts.st_size, "input time": facts.st_mtime_ns, "input head": head, "model": model.hexdigest()}
@@ -354,17 +333,7 @@ def _value(name: str, found: Any) -> Any:
     return getattr(found, "text" if name == "answer" else name)
 
 
-def _plain(value: Any) -> Any:
-    """An answer as JSON has it, numbers to six places."""
-    value = value._asdict() if hasattr(value, "_asdict") else value
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return round(value, 6) if isinstance(value, float) else value
-
-
-def _spans(words: Sequence[str]) -> list[tuple[int, int]]:
+def _spans(words: Sequence[str]) -> Spans:
     """The characters of words with spaces between."""
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
     return [(end - len(word), end) for word, end in zip(words, ends, strict=True)]

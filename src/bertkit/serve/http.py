@@ -27,11 +27,12 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from bertkit.data import records
 from bertkit.errors import InputError
-from bertkit.serve import predictor
 from bertkit.serve.batching import Batcher, Busy, QueueFull
 from bertkit.serve.guard import REFUSALS, Desk, Guard, Limits, log, refusal
-from bertkit.serve.predictor import Model
-from bertkit.tasks import choice, classification, qa
+from bertkit.serve.predictor import Candidate, Entity, Model
+from bertkit.tasks.choice import Chosen
+from bertkit.tasks.classification import Classified, Labelled
+from bertkit.tasks.qa import Answered, Span
 
 LOOKED_AT = 256  # tokens; attention grows with their square
 INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
@@ -44,15 +45,9 @@ def _shape(kind: type, **changes: Any) -> Any:
     return create_model(kind.__name__, __doc__=kind.__doc__, **fields)  # type: ignore[call-overload]
 
 
-if TYPE_CHECKING:
-    from bertkit.serve.predictor import Candidate, Entity
-    from bertkit.tasks.choice import Chosen
-    from bertkit.tasks.classification import Classified, Labelled
-    from bertkit.tasks.qa import Answered
-else:
-    Candidate, Entity, Chosen = map(_shape, (predictor.Candidate, predictor.Entity, choice.Chosen))
-    Classified, Labelled = map(_shape, (classification.Classified, classification.Labelled))
-    Answered = _shape(qa.Answered, best=list[_shape(qa.Span)])
+if not TYPE_CHECKING:
+    Candidate, Entity, Chosen, Classified, Labelled = map(_shape, (Candidate, Entity, Chosen, Classified, Labelled))
+    Answered = _shape(Answered, best=list[_shape(Span)])
 
 
 class Asked(BaseModel):
@@ -260,10 +255,9 @@ async def next_sentence(asked: Next, request: Request) -> Answers[float]:
 async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
     """The pieces of each text as the model sees them."""
     name, batcher = await _admit(request, asked, "tokenize", asked.texts)
-    tokenizer = batcher.model.tokenizer
-    found = await asyncio.to_thread(tokenizer.encode_batch, asked.texts)
-    told = [(one, [tokenizer.vocabulary[index] for index in one.ids]) for one in found]
-    answers = [Tokenized(pieces=pieces, ids=one.ids.tolist(), offsets=one.offsets.tolist()) for one, pieces in told]
+    model = batcher.model
+    found = await asyncio.to_thread(model.tokenizer.encode_batch, asked.texts)
+    answers = [Tokenized(pieces=model.spelled(e), ids=e.ids.tolist(), offsets=e.offsets.tolist()) for e in found]
     return Answers(model=name, answers=answers)
 
 

@@ -6,7 +6,7 @@ depends on what else was in its batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from bertkit.bundle.exported import Exported, open_bundle
+from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
+from bertkit.bundle.sentences import POOLINGS
 from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
-from bertkit.errors import ArtifactError, InputError
+from bertkit.errors import ArtifactError, InputError, short
 from bertkit.model.batch import Batch
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.tasks.answering import answer_records
@@ -30,7 +31,6 @@ from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import Encoding, Pieces
 
-POOLINGS = ("mean", "cls", "max")
 ANSWERS = {  # task → the verb that asks for it
     "classification": "classify",
     "multilabel": "classify",
@@ -42,6 +42,7 @@ ANSWERS = {  # task → the verb that asks for it
 }
 HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
 MANY = 256  # texts from which on a progress bar is worth its line
+Spans = list[tuple[int, int]]  # of words, in characters
 
 
 class Candidate(NamedTuple):
@@ -87,6 +88,8 @@ class Model:
     """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches; `budget`: tokens of a
     batch, 0 for as many as suit; `threads`: of a processor, 0 for all."""
 
+    quiet = False  # no bars, for those that work for others
+
     def __init__(
         self,
         bundle: Bundle,
@@ -98,7 +101,7 @@ class Model:
         threads: int = 0,
     ):
         self.bundle, self.tokenizer, self.precision, self.network = bundle, bundle.tokenizer, precision, bundle.network
-        self.runner = _runner(bundle.network, device, precision, compile, threads)
+        self.runner = bundle.start(device, precision, compile, threads)
         self.device, self.config = self.runner.device, self.runner.config
         self.budget = max(budget or self.runner.budget, self.config.positions)
         self.shapes = _shapes(self.budget, self.config.positions) if compile else None
@@ -111,14 +114,13 @@ class Model:
         """The likeliest pieces for each [MASK] of a text; a list of texts gives a list of answers."""
         if isinstance(texts, str):
             return self.fill([texts], top=top, truncate=truncate)[0]
-        if not self.runner.can("masked"):
-            raise ArtifactError("this model has no masked-language head; fill needs one that was pre-trained with it")
+        self.need("masked", "fill")
         if not 1 <= top <= self.config.vocabulary:
             raise InputError(f"top is {top}; expected 1 to {self.config.vocabulary:,}")
         encodings = self.encode_texts(texts, truncate=truncate, read_mask=True)
         for index, encoding in enumerate(encodings):
             if not (encoding.ids == self.tokenizer.mask).any():
-                raise InputError(f"no [MASK] in {_quoted(texts[index])}; write [MASK] where a word is to be filled in")
+                raise InputError(f"no [MASK] in {short(texts[index])!r}; write [MASK] where a word is to be filled in")
         return self.each("filling", encodings, lambda batch: self._fill_batch(batch, top))
 
     def embed(
@@ -141,18 +143,17 @@ class Model:
             raise InputError(f"no layer {bad[0]}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
         encodings = self.encode_texts(texts, truncate=truncate)
         vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
-        return [
-            Features(self._spelled(encoding), encoding.offsets, found.swapaxes(0, 1))
-            for encoding, found in zip(encodings, vectors, strict=True)
-        ]
+        both = zip(encodings, vectors, strict=True)
+        return [Features(self.spelled(one), one.offsets, found.swapaxes(0, 1)) for one, found in both]
 
     def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
         """Who looks at whom, in every layer and head."""
         encodings = self.encode_texts(texts, truncate=truncate)
         found = self.each("looking", encodings, self.runner.looks)
-        return [Attention(self._spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
+        return [Attention(self.spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
 
-    def _spelled(self, encoding: Encoding) -> list[str]:
+    def spelled(self, encoding: Encoding) -> list[str]:
+        """Its pieces, special ones included."""
         return [self.tokenizer.vocabulary[index] for index in encoding.ids]
 
     @overload
@@ -163,16 +164,11 @@ class Model:
         """How likely it is that b follows a; two lists give an array."""
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
-        if not self.runner.can("next"):
-            raise ArtifactError("this model has no next-sentence head; next needs one that was pre-trained with it")
+        self.need("next", "next")
         encodings = self.encode_texts(a, b, truncate=truncate)
         judged = self.each("judging", encodings, lambda batch: softmax(self.runner.next_logits(batch))[:, 0])
         return np.array(judged, np.float32)
 
-    @overload
-    def classify(self, texts: str, pairs: str | None = None) -> Any: ...  # type: ignore[overload-overlap]
-    @overload
-    def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Any]: ...
     def classify(self, texts: Any, pairs: Any = None) -> Any:
         """A label, labels or a number for each text, or for each pair of texts."""
         if isinstance(texts, str):
@@ -191,10 +187,14 @@ class Model:
         if isinstance(texts, str):
             return self.tag([texts])[0]
         spans = [word_spans(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
-        found = enumerate(zip(texts, spans, strict=True))
-        records = [Words(tuple(text[a:b] for a, b in words), document=number) for number, (text, words) in found]
+        return self.tag_words(texts, spans, range(len(texts)))
+
+    def tag_words(self, texts: Sequence[str], spans: Sequence[Spans], documents: Sequence[int]) -> list[list[Entity]]:
+        """The entities of sentences whose words are known, and the documents they stand in."""
+        words = [tuple(text[begin:end] for begin, end in each) for text, each in zip(texts, spans, strict=True)]
+        records = [Words(each, document=document) for each, document in zip(words, documents, strict=True)]
         answers = self.answer(records, "tagging")
-        return [name_entities(*found) for found in zip(texts, spans, answers, strict=True)]
+        return [_entities(*found) for found in zip(texts, spans, answers, strict=True)]
 
     @overload
     def ask(self, question: str, context: str) -> Answered: ...  # type: ignore[overload-overlap]
@@ -216,9 +216,9 @@ class Model:
         if task is None or (tasks and task.settings.task not in tasks):
             found = f"a {task.settings.task} model" if task else "not fine-tuned"
             raise ArtifactError(f"this model is {found}; expected one fine-tuned for {' or '.join(tasks) or 'a task'}")
-        with _maybe_bar("answering", len(records)) as show:
+        with self._bar("answering", len(records)) as show:
             where = dict(precision=self.precision, budget=self.budget, show=show)
-            return list(answer_records([self.network], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
+            return list(answer_records([self.runner], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
 
     def encode(self, ids: Sequence[Sequence[int] | np.ndarray]) -> list[np.ndarray]:
         """The last layer's vectors [T, D] for sequences of ids, special ones included."""
@@ -233,11 +233,7 @@ class Model:
 
     def save(self, folder: Path | str) -> None:
         """Writes the artifact, whole or not at all."""
-        if isinstance(self.network, Exported):
-            raise ArtifactError("this model was exported; copy its folder, or save the model it was made of")
-        from bertkit.bundle.bundle import save_bundle
-
-        save_bundle(self.bundle, folder)
+        self.bundle.save(folder)
 
     def describe(self) -> dict[str, Any]:
         """Sizes, parameters by part, vocabulary and provenance."""
@@ -261,6 +257,12 @@ class Model:
         own = [ANSWERS[task.settings.task]] if task else [verb for verb, head in HEADS.items() if self.runner.can(head)]
         return list(dict.fromkeys(["embed", "features", *own]))
 
+    def need(self, head: str, verb: str) -> None:
+        """Refuses a question that a head answers which the model lacks."""
+        if not self.runner.can(head):
+            kind = {"masked": "masked-language", "next": "next-sentence"}[head]
+            raise ArtifactError(f"this model has no {kind} head; {verb} needs one that was pre-trained with it")
+
     def encode_texts(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
     ) -> list[Encoding]:
@@ -283,22 +285,26 @@ class Model:
     def each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """Answers batch by batch, returned in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
-        done = 0
-        with _maybe_bar(title, len(encodings)) as show:
-            for members, batch in self._batches(encodings):
+        ids, segments, done = [e.ids for e in encodings], [e.segments for e in encodings], 0
+        with self._bar(title, len(encodings)) as show:
+            for members, batch in batches(ids, segments, budget=self.budget, shapes=self.shapes):
                 for index, found in zip(members.tolist(), answer(batch), strict=False):
                     answers[index] = found
                 done += len(members)
                 show(done)
         return answers
 
-    def _batches(self, encodings: Sequence[Encoding]) -> Iterator[tuple[np.ndarray, Batch]]:
-        ids, segments = [e.ids for e in encodings], [e.segments for e in encodings]
-        return batches(ids, segments, budget=self.budget, shapes=self.shapes)
+    def _bar(self, title: str, count: int) -> AbstractContextManager[Show]:
+        return bar(title, count) if count >= MANY and not self.quiet else nullcontext(show_nothing)
+
+    def masked_logits(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Where each [MASK] of a batch stands [M], and what may stand there [M, V]."""
+        places = np.flatnonzero(np.asarray(batch.ids) == self.tokenizer.mask)
+        return places, self.runner.masked_logits(batch, places)
 
     def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
-        places = np.flatnonzero(np.asarray(batch.ids) == self.tokenizer.mask)
-        chances = softmax(self.runner.masked_logits(batch, places))
+        places, logits = self.masked_logits(batch)
+        chances = softmax(logits)
         pieces = _largest(chances, top)
         chances = np.take_along_axis(chances, pieces, 1)
         answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
@@ -309,32 +315,32 @@ class Model:
         return answers
 
 
-def word_spans(pieces: Pieces, text: str) -> list[tuple[int, int]]:
+def plain(value: Any, digits: int | None = None) -> Any:
+    """An answer as JSON has it, its numbers to so many digits."""
+    value = value._asdict() if hasattr(value, "_asdict") else value
+    if isinstance(value, dict):
+        return {name: plain(part, digits) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, digits) for part in value]
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return round(value, digits) if isinstance(value, float) and digits is not None else value
+
+
+def word_spans(pieces: Pieces, text: str) -> Spans:
     """The characters of a text's words, as the tokenizer splits it."""
     begins = np.flatnonzero(pieces.starts)
     if not len(begins):
-        raise InputError(f"nothing to read in {_quoted(text)}; expected at least one word")
+        raise InputError(f"nothing to read in {short(text)!r}; expected at least one word")
     ends = np.append(begins[1:], len(pieces)) - 1
     return list(zip(pieces.offsets[begins, 0].tolist(), pieces.offsets[ends, 1].tolist(), strict=True))
 
 
-def name_entities(text: str, words: list[tuple[int, int]], answer: Tagged) -> list[Entity]:
+def _entities(text: str, words: Spans, answer: Tagged) -> list[Entity]:
     found = []
     for kind, first, behind in entities(answer.labels):
         begin, end = words[first][0], words[behind - 1][1]
         found.append(Entity(text[begin:end], kind, begin, end, min(answer.probabilities[first:behind])))
     return found
-
-
-def _runner(network: Any, device: str, precision: str, compile: bool, threads: int) -> Any:
-    """What computes the network: ONNX Runtime if it was exported, else torch."""
-    if not isinstance(network, Exported):
-        from bertkit.serve.runner import Runner
-
-        return Runner(network, device, precision, compile, threads)
-    if device not in ("auto", "cpu") or precision != "fp32" or compile:
-        raise InputError(f"device {device!r}, precision {precision!r}: an exported model runs as it is, on the processor")
-    return network.with_threads(threads)
 
 
 def _largest(values: np.ndarray, count: int) -> np.ndarray:
@@ -355,11 +361,3 @@ def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:
     """The rows of each sequence."""
     bounds = batch.boundaries.tolist()
     return [rows[begin:end].copy() for begin, end in pairwise(bounds)]
-
-
-def _maybe_bar(title: str, count: int) -> AbstractContextManager[Show]:
-    return bar(title, count) if count >= MANY else nullcontext(show_nothing)
-
-
-def _quoted(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertkit.data.records import Record
-from bertkit.errors import ArtifactError, InputError
+from bertkit.errors import InputError
 from bertkit.model.batch import Batch
 from bertkit.serve.predictor import Model
 from bertkit.tasks.classification import Classified
@@ -22,15 +22,13 @@ class Prompt:
     """A model, its patterns such as "{text} It was [MASK]." and the word that stands for each label."""
 
     def __init__(self, model: Model, patterns: Sequence[str], words: Mapping[str, str], examples: Sequence[Record] = ()):
-        if not model.runner.can("masked"):
-            raise ArtifactError("this model has no masked-language head; prompt needs one that was pre-trained with it")
+        model.need("masked", "prompt")
         for pattern in patterns:
             if "{text}" not in pattern or pattern.count("[MASK]") != 1:
                 raise InputError(f"the pattern is {pattern!r}; expected {{text}} and one [MASK] in it")
         if len(words) < 2 or not patterns:
-            raise InputError(
-                f"{len(patterns)} patterns and {len(words)} labels; expected a pattern, and two labels at least"
-            )
+            found = f"{len(patterns)} patterns and {len(words)} labels"
+            raise InputError(f"{found}; expected a pattern, and two labels at least")
         self.model, self.labels = model, list(words)
         self.ids = [_only_piece(model, word) for word in words.values()]
         ranked = [(self._fit(pattern, examples), pattern) for pattern in patterns]
@@ -39,10 +37,9 @@ class Prompt:
     def classify(self, texts: Sequence[str]) -> list[Classified]:
         """The likeliest label of each text."""
         chances = softmax(self._scores(self.pattern, texts) - self.usual)
-        return [
-            Classified(self.labels[int(row.argmax())], float(row.max()), dict(zip(self.labels, row.tolist(), strict=True)))
-            for row in chances
-        ]
+        each = [dict(zip(self.labels, row.tolist(), strict=True)) for row in chances]
+        likeliest = [max(one, key=one.__getitem__) for one in each]
+        return [Classified(label, one[label], one) for label, one in zip(likeliest, each, strict=True)]
 
     def _fit(self, pattern: str, examples: Sequence[Record]) -> tuple[float, np.ndarray]:
         """How likely a pattern makes the examples' labels, and each word with it on average."""
@@ -57,17 +54,14 @@ class Prompt:
         room = self.model.config.positions - 2
         pieces = self.model.tokenizer.pieces(list(texts))
         around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])
-        cut = [
-            text if len(p) + around <= room else text[: p.offsets[room - around - 1, 1]]
-            for text, p in zip(texts, pieces, strict=True)
-        ]
+        ends = [None if len(p) + around <= room else p.offsets[room - around - 1, 1] for p in pieces]
+        cut = [text[:end] for text, end in zip(texts, ends, strict=True)]
         filled = [pattern.replace("{text}", text.replace("[MASK]", "mask")) for text in cut]
         encodings = self.model.encode_texts(filled, truncate=False, read_mask=True)
         return np.array(self.model.each("prompting", encodings, self._judge))
 
     def _judge(self, batch: Batch) -> list[list[float]]:
-        places = np.flatnonzero(np.asarray(batch.ids) == self.model.tokenizer.mask)
-        logits = self.model.runner.masked_logits(batch, places)
+        _, logits = self.model.masked_logits(batch)
         return (logits[:, self.ids] - np.logaddexp.reduce(logits, axis=1, keepdims=True)).tolist()
 
 

@@ -1,4 +1,4 @@
-"""A network on a device: batches of arrays in, arrays out. bundle/exported.py does the same without torch."""
+"""A network on a device, by torch: batches of arrays in, arrays out. bundle/exported.py does the same without torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import BUDGET
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch
@@ -63,6 +64,10 @@ class Runner:
         """[B, 2]"""
         batch = self._here(batch)
         return _array(self.network.next_logits(self.encoder(batch, batch.firsts)))
+
+    def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
+        """The logits of a task's batch [M, C], or the vectors of its texts."""
+        return self.network.tell(data, device, precision)
 
     @torch.inference_mode()
     def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:

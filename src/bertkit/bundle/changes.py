@@ -1,0 +1,77 @@
+"""A model made of another: for other pieces, with fewer layers, for longer texts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertkit.bundle.bundle import Bundle, empty_network, heads_of
+from bertkit.bundle.members import FAMILIES
+from bertkit.errors import InputError
+from bertkit.tasks.pretraining import Pretraining
+from bertkit.text.tokenizer import Tokenizer
+
+
+def extend_vocabulary(network: nn.Module, tokenizer: Tokenizer, old: Bundle) -> None:
+    """Gives a new network the old one's weights; heads that the old one lacks stay as they are.
+
+    Pieces that the old one knows keep their vectors, new ones begin as the mean of their old pieces.
+    """
+    state = network.state_dict()
+    known = {name: tensor for name, tensor in old.network.state_dict().items() if name in state}
+    if old.tokenizer.vocabulary != tokenizer.vocabulary:
+        sources = _sources(old.tokenizer, tokenizer)
+        for name in ("encoder.embeddings.pieces.weight", "masked.bias"):
+            if name in known:
+                known[name] = torch.stack([known[name][ids].mean(0) for ids in sources])
+    network.load_state_dict(state | known)
+
+
+def _sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
+    """For each new piece, the old pieces it was made of."""
+    ids = {piece: index for index, piece in enumerate(old.vocabulary)}
+    spelled = old.pieces([piece.removeprefix("##") for piece in new.vocabulary])
+    return [
+        [ids[piece]] if piece in ids else (pieces.ids.tolist() or [old.unk])
+        for piece, pieces in zip(new.vocabulary, spelled, strict=True)
+    ]
+
+
+def shrink(bundle: Bundle, layers: int) -> Bundle:
+    """The same model with some of its layers, from the first to the last: of 12 to 6 it keeps 0, 2, 4, 7, 9, 11, as
+    DistilBERT does."""
+    network, config = bundle.network, bundle.network.encoder.config
+    if not 1 <= layers <= config.layers or config.shared:
+        raise InputError(f"{layers} of {config.layers} layers cannot be chosen; expected fewer, and none that are shared")
+    smaller = empty_network(config.with_(layers=layers), bundle.task, heads_of(network))
+    smaller.load_state_dict(network.state_dict(), strict=False)
+    for block, at in zip(smaller.encoder.blocks, np.linspace(0, config.layers - 1, layers).round(), strict=True):
+        block.load_state_dict(network.encoder.blocks[int(at)].state_dict())
+    return replace(bundle, network=smaller.eval())
+
+
+def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
+    """BERT's or RoBERTa's weights as a Longformer's (Beltagy et al., 2020): window attention, its positions over and over;
+    global queries, keys and values begin as the local ones."""
+    if bundle.family.name not in ("bert", "roberta") or bundle.task:
+        found = f"{bundle.family.name}{', fine-tuned' if bundle.task else ''}"
+        raise InputError(f"this model ({found}) cannot be lengthened; expected BERT or RoBERTa before fine-tuning")
+    old, first = bundle.network.encoder.config, bundle.tokenizer.pad + 1
+    config = old.with_(positions=positions, window=window, first_position=first, global_tokens="none")
+    network = Pretraining(config, masked=bundle.network.masked is not None, next_sentence=False)
+    state = {name: tensor for name, tensor in bundle.network.state_dict().items() if not name.startswith("next.")}
+    name = "encoder.embeddings.positions.weight"
+    state[name] = _repeated(state[name][old.first_position :], positions, first)
+    for key in [key for key in state if ".attention.qkv." in key]:
+        state[key.replace("qkv", "global_qkv")] = state[key].clone()
+    network.load_state_dict(state)
+    return replace(bundle, network=network.eval(), family=FAMILIES["longformer"])
+
+
+def _repeated(table: Tensor, positions: int, first: int) -> Tensor:
+    """Positions 0, 1, 2, … from a shorter table, behind `first` rows that nobody reads."""
+    rows = torch.arange(positions) % len(table)
+    return torch.cat([table.new_zeros(first, table.shape[1]), table[rows]])
