@@ -36,3 +36,15 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path):
     with new_folder(tmp_path / "empty", marker="m") as aside:
         (aside / "m").touch()
     assert (tmp_path / "empty" / "m").exists()
+
+
+def test_others_may_read_what_the_umask_lets_them(tmp_path):
+    """Some libraries make files that only their owner may read."""
+    with new_folder(tmp_path / "f", marker="m") as aside:
+        (aside / "m").touch(mode=0o600)
+    with new_file(tmp_path / "one") as aside:
+        aside.unlink()
+        aside.touch(mode=0o600)
+    (tmp_path / "usual").touch()
+    usual = (tmp_path / "usual").stat().st_mode
+    assert usual == (tmp_path / "one").stat().st_mode == (tmp_path / "f/m").stat().st_mode

@@ -47,6 +47,7 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
         yield aside
         for file in sorted(aside.rglob("*")):
             if file.is_file():
+                file.chmod(aside.stat().st_mode & 0o666)  # of a folder's usual mode, what files have
                 _flush(file)
         _take_place(aside, path)
     finally:
