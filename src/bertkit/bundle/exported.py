@@ -70,6 +70,7 @@ class Exported:
     """Does for a model what bundle/runner.py does with torch. Inner layers and attention were not kept."""
 
     device = "cpu"
+    grids = False  # the graph makes its own
 
     def __init__(self, facts: Facts, threads: int = 0):
         self.facts, self.config, self.threads = facts, facts.config, threads or os.cpu_count() or 1

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor
 
 from bertkit.data.inputs import TaskBatch
-from bertkit.data.packing import BUDGET
+from bertkit.data.packing import BUDGET, GPU_BUDGET
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import PRECISIONS, compiled, find_device
+from bertkit.model.device import PRECISIONS, compiled, find_device, wants_grids
 
 
 class Runner:
     """`compile` trades a slow start for faster batches."""
-
-    budget = BUDGET
 
     def __init__(self, network: Any, device: str, precision: str, compile: bool = False, threads: int = 0):
         if threads:
@@ -29,7 +27,9 @@ class Runner:
         self.device = find_device(device)
         self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.config = self.network.encoder.config
-        self.compiled = compile
+        self.compiled, on_gpu = compile, self.device.type == "cuda"
+        self.budget = GPU_BUDGET if on_gpu and not compile else BUDGET  # compiled, every batch is as large
+        self.grids = wants_grids(self.device, precision, self.config)
         self.encoder: Callable[..., Tensor] = compiled(self.network.encoder) if compile else self.network.encoder
 
     def can(self, head: str) -> bool:

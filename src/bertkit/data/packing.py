@@ -6,16 +6,20 @@ belongs to no text, and everything else in the batch gets a fixed size too: as m
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
 
-BUDGET = 4096  # tokens of a batch
+Item = TypeVar("Item")
+BUDGET, GPU_BUDGET = 4096, 32_768  # tokens of a batch
+MANY = 256  # texts from which on working ahead, or a progress bar, is worth its while
 SMALL = 4096  # places of a grid below which cutting it up costs more than its empty places
 
 
@@ -61,13 +65,19 @@ def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None
     return lay(ids, segments, shapes).map(torch.from_numpy)
 
 
-def lay(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
+def lay(
+    ids: Sequence[np.ndarray],
+    segments: Sequence[np.ndarray] | None = None,
+    shapes: Shapes | None = None,
+    *,
+    grids: bool = True,
+) -> Batch:
     """The same as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
         raise InputError("a batch needs at least one sequence, and each sequence at least one token")
     row = np.concatenate(ids)
-    return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes)
+    return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes, grids=grids)
 
 
 def lay_row(
@@ -98,12 +108,25 @@ def batches(
     *,
     budget: int = BUDGET,
     shapes: Shapes | None = None,
+    grids: bool = True,
 ) -> Iterator[tuple[np.ndarray, Batch]]:
     """Batches of like lengths as arrays, longest first, each with the indices of its sequences."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     for members in group_by_length(sizes, shapes.budget if shapes else budget, shapes):
         part = None if segments is None else [segments[index] for index in members]
-        yield members, lay([ids[index] for index in members], part, shapes)
+        yield members, lay([ids[index] for index in members], part, shapes, grids=grids)
+
+
+def ahead(items: Iterator[Item], texts: int) -> Iterator[Item]:
+    """The same items; where they hold many texts, a thread makes the next ones while one is worked on."""
+    if texts < MANY:
+        yield from items
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting = deque(pool.submit(next, items, None) for _ in range(2))
+        while (item := waiting.popleft().result()) is not None:
+            waiting.append(pool.submit(next, items, None))
+            yield item
 
 
 @dataclass(frozen=True)
