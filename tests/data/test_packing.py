@@ -79,3 +79,9 @@ def test_working_ahead_changes_nothing(texts):
 def test_what_goes_wrong_ahead_is_told():
     with pytest.raises(ZeroDivisionError):
         list(ahead((1 // (5 - n) for n in range(9)), MANY))
+
+
+def test_a_few_long_sequences_lie_apart_from_many_short_ones():
+    batch = pack([np.ones(size, np.int64) for size in [10] * 30 + [60] * 2])
+    assert [tuple(bucket.tokens.shape) for bucket in batch.buckets] == [(30, 10), (2, 60)]
+    assert len(pack([np.ones(size, np.int64) for size in range(8, 12)]).buckets) == 1

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from support.reference import draw_sequences
 
 from bertkit.data.packing import Shapes, pack
+from bertkit.model.attention import _attend_dropping, attend
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
 
@@ -53,3 +54,17 @@ def test_gradients_do_not_depend_on_the_grids(encoder):
         gradients.append(torch.cat([p.grad.flatten() for p in encoder.parameters() if p.grad is not None]))
     torch.testing.assert_close(*gradients, atol=1e-3, rtol=1e-4)
     assert np.isfinite(gradients[0].numpy()).all()
+
+
+@pytest.mark.parametrize("sizes", [[5], [3, 60, 7, 31, 18], [2] * 40 + [64] * 3])
+def test_attention_with_dropout_is_the_same_but_for_what_drops(sizes):
+    batch = pack(draw_sequences(sizes, 100)[0])
+    torch.manual_seed(0)
+    qkv = torch.randn(sum(sizes), 3, 2, 8, requires_grad=True)
+    found = []
+    for mixed in (attend(qkv, batch, 0.0), _attend_dropping(qkv, batch, 0.0)):
+        found.append((mixed, *torch.autograd.grad(mixed.square().sum(), qkv)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+    mean = torch.stack([attend(qkv.detach(), batch, 0.1) for _ in range(400)]).mean(0)
+    assert (mean - found[0][0]).abs().mean() < 0.02

@@ -20,7 +20,7 @@ from bertkit.model.batch import Batch, Bucket
 Item = TypeVar("Item")
 BUDGET, GPU_BUDGET = 4096, 32_768  # tokens of a batch
 MANY = 256  # texts from which on working ahead, or a progress bar, is worth its while
-SMALL = 4096  # places of a grid below which cutting it up costs more than its empty places
+SMALL = 4096  # scores of a head that cutting a grid in two must spare, as every grid costs time too
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,22 @@ class _Grid:
 
 
 def _grids(sizes: np.ndarray, longest: int, shapes: Shapes | None) -> list[_Grid]:
-    """Sequences by halves of the longest length, so that no grid is more than half empty; one grid if all is small or the
-    shape fixed."""
-    if shapes or len(sizes) * longest <= SMALL:
-        return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest) if shapes else len(sizes))]
-    halvings = np.floor(np.log2(longest / sizes)).astype(np.int64)
-    groups = [np.flatnonzero(halvings == halving) for halving in np.unique(halvings)]
-    return [_Grid(members, int(sizes[members].max()), len(members)) for members in groups]
+    """All sequences, in order of length, cut in two where that spares most, and so on; one grid if the shape is fixed."""
+    if shapes:
+        return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest))]
+    return list(_cut(np.argsort(sizes, kind="stable"), sizes))
+
+
+def _cut(members: np.ndarray, sizes: np.ndarray) -> Iterator[_Grid]:
+    """One grid if all is small; else two, and each of them again."""
+    lengths, counts = sizes[members], np.arange(1, len(members) + 1)
+    scores = counts * lengths**2 + (len(members) - counts) * lengths[-1] ** 2  # of two grids, the first with so many
+    if scores[-1] - scores.min() <= SMALL:
+        yield _Grid(members, int(lengths[-1]), len(members))
+    else:
+        best = int(scores.argmin()) + 1
+        yield from _cut(members[:best], sizes)
+        yield from _cut(members[best:], sizes)
 
 
 def _bucket(grid: _Grid, sizes: np.ndarray, begins: np.ndarray) -> Bucket:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
-from bertkit.model.dropout import random_key
+from bertkit.model.dropout import drawn_dropout, random_key
 from bertkit.model.local import attend_near
 from bertkit.model.positions import turned
 
@@ -101,6 +101,8 @@ def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wind
 
 def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
     """Attention bucket by bucket: a grid [n, L] of sequences of about one length. Who looks back never sees what pads."""
+    if dropout and not (qkv.is_cuda or causal or window):
+        return _attend_dropping(qkv, batch, dropout)
     mixed = []
     for bucket in batch.buckets:
         q, k, v = in_grid(qkv, bucket)
@@ -111,6 +113,24 @@ def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wi
             a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)
         mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
     return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+
+
+def _attend_dropping(qkv: Tensor, batch: Batch, rate: float) -> Tensor:
+    """The same on a processor in half the time: torch's own draws a number a score, and looks for rows that see nothing.
+
+    It is in 32 bits, as in 16 each new shape of a grid would cost more than it spares.
+    """
+    mixed, wide = [], qkv.float()
+    with torch.autocast("cpu", enabled=False):
+        for bucket in batch.buckets:
+            grid = in_grid(wide, bucket)  # [3, n, H, L, K]
+            _, n, heads, length, width = grid.shape
+            q, k, v = grid.flatten(1, 2)  # 3 × [n·H, L, K]
+            hidden = torch.where(bucket.there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)
+            seen = torch.baddbmm(hidden.flatten(0, 1), q, k.mT, alpha=width**-0.5).softmax(-1)
+            a = torch.bmm(drawn_dropout(seen, rate), v).unflatten(0, (n, heads))
+            mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
+    return torch.cat(mixed).index_select(0, batch.order).to(qkv.dtype)  # [T, H, K]
 
 
 def in_grid(qkv: Tensor, bucket: Bucket) -> Tensor:
