@@ -1,3 +1,5 @@
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -51,3 +53,22 @@ def test_state_goes_out_and_in(network, kind):
     second.restore(state)
     run(second, 2)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("most", [0.1, 1e6])
+def test_clipped_gradients_are_torchs(network, kind, most):
+    copy, found = deepcopy(network), []
+    for one, clip in (
+        (network, Optimizers.clip),
+        (copy, lambda mine, most: torch.nn.utils.clip_grad_norm_(mine.names, most)),
+    ):
+        optimizers = Optimizers(one, Optimizer(kind=kind, lr=0.1))
+        torch.manual_seed(1)
+        for parameter in one.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        found.append(clip(optimizers, most))
+        optimizers.step(1.0)
+    torch.testing.assert_close(*found)
+    for mine, other in zip(network.parameters(), copy.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, atol=1e-6, rtol=1e-5)

@@ -161,7 +161,7 @@ class Trainer:
         step = self.job.feed.step(progress, state)
         counts = self._counts(step)
         sums = self._gradients(step, counts, state.step)
-        self.norm = whole(nn.utils.clip_grad_norm_(self.network.parameters(), self.job.recipe.optimizer.clip))
+        self.norm = self.optimizers.clip(self.job.recipe.optimizer.clip)
         self.optimizers.step(rate_factor(self.job.recipe.schedule, progress))
         self.window += sums
         self.bad = torch.where((self.bad < 0) & ~sums.isfinite().all(), state.step, self.bad)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from bertkit.train.distributed import laid_like
+from bertkit.train.distributed import laid_like, whole
 from bertkit.train.recipe import Optimizer
 
 
@@ -46,6 +46,16 @@ class Optimizers:
                 listed, lr=settings.muon_lr, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
             )
             self.parts.append((muon, settings.muon_lr))
+
+    def clip(self, most: float) -> Tensor:
+        """Shortens all gradients to a norm of `most` together; gives the norm they had. AdamW shortens them as it reads
+        them, where it can: on a processor that is half of the time."""
+        adam, gradients = self.parts[0][0], [p.grad for p in self.names if p.grad is not None]
+        if len(self.parts) > 1 or any(gradient.is_cuda or type(gradient) is not Tensor for gradient in gradients):
+            return whole(nn.utils.clip_grad_norm_(self.names, most))
+        norm = nn.utils.get_total_norm(gradients)
+        adam.grad_scale = (norm / most).clamp(min=1.0)  # type: ignore[attr-defined]
+        return norm
 
     def step(self, factor: float) -> None:
         """One step at a share of the peak learning rates."""
