@@ -19,7 +19,7 @@ from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, find_set, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError, did_you_mean
-from bertkit.model.device import find_device
+from bertkit.model.device import find_device, quick_precision
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
@@ -88,8 +88,8 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    usual = dict(precision="bf16", row_tokens=32_768) if where.type == "cuda" else dict(precision="fp32", row_tokens=8192)
-    recipe = change(replace(recipe, **usual), list(settings))  # type: ignore[arg-type]
+    row_tokens = 32_768 if where.type == "cuda" else 8192
+    recipe = change(replace(recipe, precision=quick_precision(where), row_tokens=row_tokens), list(settings))
     kind = TASKS[recipe.task.task]
     recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)

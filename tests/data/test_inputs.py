@@ -341,3 +341,16 @@ def test_a_batch_moves_as_a_whole():
     moved = data.to("meta")
     assert {tensor.device.type for tensor in (moved.batch.ids, moved.places, moved.groups, moved.targets)} == {"meta"}
     assert (moved.known, moved.tokens) == (data.known, data.tokens)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_rows_filled_up_to_a_multiple_give_the_same_sums(name):
+    layout, units = units_for(name, np.random.default_rng(5), 12)
+    network, feed = small(name), feed_of(units, layout, batch=12)
+    (plain,), _ = feed.rows(0)
+    feed.multiple = 16
+    (filled,), _ = feed.rows(0)
+    assert len(filled.batch.ids) % 16 == 0 and len(plain.batch.ids) % 16
+    assert (filled.known, filled.tokens) == (plain.known, plain.tokens)
+    for one, other in zip(sums_and_gradient(network, [plain]), sums_and_gradient(network, [filled]), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)

@@ -86,6 +86,7 @@ class InputFeed:
         self.steps = -(-len(units) // batch)  # of an epoch
         self.shapes = list[Shapes]()
         self.features: Callable[[np.ndarray], Tensor] | None = None  # of units by number, where they were computed before
+        self.multiple = 1  # of tokens, to which rows without a shape are filled up
         self._order = (-1, np.zeros(0, np.int64))  # an epoch, and its units
 
     def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
@@ -123,5 +124,13 @@ class InputFeed:
 
     def _pack(self, members: np.ndarray) -> TaskBatch:
         fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)
-        batch = pack_units([self.units[index] for index in members], self.layout, fitting, grids=self.grids)
+        units, tokens = [self.units[index] for index in members], int(self.sizes[members].sum())
+        if fill := 0 if fitting else -tokens % self.multiple:
+            units.append([self._filler(fill)])
+        batch = replace(pack_units(units, self.layout, fitting, grids=self.grids), tokens=tokens)
         return replace(batch, features=self.features(members)) if self.features else batch
+
+    def _filler(self, size: int) -> Input:
+        """A sequence at which nothing is told."""
+        zeros, targets = np.zeros(size, np.int64), self.units[0][0].targets
+        return Input(zeros, zeros, zeros[:0], np.full_like(targets, NOTHING) if self.layout.picks else targets[:0])

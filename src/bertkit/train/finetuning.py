@@ -103,6 +103,8 @@ def tuning_job(
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
+    elif device.type == "cpu" and recipe.precision == "bf16":
+        feed.inputs.multiple = min(32, config.positions)  # each new length of a row costs milliseconds
     recipe = _resolved(recipe, feed.inputs, config)
     if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
