@@ -96,6 +96,7 @@ def make_systems(model: Path, folder: Path, some: list[str]) -> dict[str, Embed]
         "OpenVINO fp32": best(tokenizer, vino(folder / "theirs.onnx", "f32"), some),
         "OpenVINO bf16 (its default)": best(tokenizer, vino(folder / "theirs.onnx", "bf16"), some),
         "bertkit, torch": asked(model),
+        "bertkit, torch, bf16": asked(model, precision="bf16"),
         "bertkit, exported": asked(ours),
         "ONNX Runtime int8, dynamic": best(tokenizer, runtime(folder / "theirs-dynamic.onnx"), some),
         "ONNX Runtime int8, static": best(tokenizer, runtime(folder / "theirs-static.onnx"), some),
@@ -104,8 +105,8 @@ def make_systems(model: Path, folder: Path, some: list[str]) -> dict[str, Embed]
     }
 
 
-def asked(model: Path) -> Embed:
-    loaded = bertkit.load(model)
+def asked(model: Path, **how: str) -> Embed:
+    loaded = bertkit.load(model, **how)
     return lambda texts: loaded.embed(texts, pooling="mean", normalize=False)
 
 
