@@ -88,7 +88,7 @@ def examples(config, length: int, options, device: torch.device, folder: Path):
 
 def train_ours(name: str, config, length: int, options, device: torch.device) -> float:
     network = Pretraining(config, next_sentence=False).to(device).train()
-    optimizers = Optimizers(network, Optimizer(), fused=True)
+    optimizers = Optimizers(network, Optimizer())
     forward = compiled(network) if options.compile else network
     with tempfile.TemporaryDirectory() as scratch:
         rows = [row.to(device) for row in examples(config, length, options, device, Path(scratch))]

@@ -105,7 +105,7 @@ def measured_step(config: Config, data: list[PretrainingBatch]) -> tuple[Callabl
     """A step, and how many tokens it reads on average."""
     torch.manual_seed(0)
     network = Pretraining(replace(config, vocabulary=30_522)).to(DEVICE).train()
-    optimizers = Optimizers(network, Optimizer(), fused=True)
+    optimizers = Optimizers(network, Optimizer())
     forward = compiled(network)
     rows = [row.to(DEVICE) for row in data]
 

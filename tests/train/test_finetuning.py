@@ -102,7 +102,7 @@ def test_every_parameter_gets_its_share_of_the_rate(tmp_path):
 
 def test_muon_s_matrices_get_their_share_too():
     network = tuned()
-    optimizers = Optimizers(network, Optimizer(kind="muon"), fused=False, share=_shares(3, 0.5))
+    optimizers = Optimizers(network, Optimizer(kind="muon"), share=_shares(3, 0.5))
     before = {name: p.detach().clone() for name, p in network.named_parameters()}
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)

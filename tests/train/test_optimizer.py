@@ -16,7 +16,7 @@ def network():
 
 
 def test_biases_and_norms_do_not_decay(network):
-    groups = Optimizers(network, Optimizer(), fused=False).parts[0][0].param_groups
+    groups = Optimizers(network, Optimizer()).parts[0][0].param_groups
     assert groups[0]["weight_decay"] == 0.01
     assert groups[1]["weight_decay"] == 0
     assert all(parameter.ndim == 2 for parameter in groups[0]["params"])
@@ -24,7 +24,7 @@ def test_biases_and_norms_do_not_decay(network):
 
 
 def test_muon_takes_the_matrices_of_the_blocks(network):
-    (adam, _), (muon, _) = Optimizers(network, Optimizer(kind="muon"), fused=False).parts
+    (adam, _), (muon, _) = Optimizers(network, Optimizer(kind="muon")).parts
     names = {parameter: name for name, parameter in network.named_parameters()}
     by_muon = {names[p] for group in muon.param_groups for p in group["params"]}
     by_adam = {names[p] for group in adam.param_groups for p in group["params"]}
@@ -42,14 +42,14 @@ def test_state_goes_out_and_in(network, kind):
                 parameter.grad = torch.randn_like(parameter)
             optimizers.step(0.5)
 
-    first = Optimizers(network, Optimizer(kind=kind), fused=False)
+    first = Optimizers(network, Optimizer(kind=kind))
     run(first, 2)
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     state = {name: tensor.clone() for name, tensor in first.state().items()}
     run(first, 2)
     expected = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     network.load_state_dict(weights)
-    second = Optimizers(network, Optimizer(kind=kind), fused=False)
+    second = Optimizers(network, Optimizer(kind=kind))
     second.restore(state)
     run(second, 2)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())

@@ -19,7 +19,6 @@ class Optimizers:
         network: nn.Module,
         settings: Optimizer,
         *,
-        fused: bool = True,
         share: Callable[[str], float] = lambda name: 1.0,
         keep: bool = False,
     ):
@@ -35,7 +34,7 @@ class Optimizers:
                 groups.setdefault((decay, share(name)), []).append(parameter)
         listed = [{"params": members, "weight_decay": decay, "share": one} for (decay, one), members in groups.items()]
         betas = (settings.beta1, settings.beta2)
-        adam = torch.optim.AdamW(listed, lr=settings.lr, betas=betas, eps=settings.epsilon, fused=fused)
+        adam = torch.optim.AdamW(listed, lr=settings.lr, betas=betas, eps=settings.epsilon, fused=True)
         self.parts: list[tuple[torch.optim.Optimizer, float]] = [(adam, settings.lr)]
         if by_muon:
             shares = {share(self.names[matrix]) for matrix in matrices}
