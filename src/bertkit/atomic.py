@@ -30,6 +30,12 @@ def new_file(path: Path | str) -> Iterator[Path]:
         aside.unlink(missing_ok=True)
 
 
+def write_text(path: Path | str, text: str) -> None:
+    """A whole file, as it is in UTF-8."""
+    with new_file(path) as aside:
+        aside.write_bytes(text.encode())
+
+
 @contextmanager
 def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     """Yields a folder beside `path` to fill; it takes the name when the block ends well.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from bertkit.atomic import new_file
+from bertkit.atomic import write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
@@ -270,5 +270,4 @@ def _tried(plan: Plan) -> dict[str, Any]:
 
 
 def _write_json(file: Path, content: Any) -> None:
-    with new_file(file) as aside:
-        aside.write_text(json.dumps(content, indent=2, ensure_ascii=False, default=float) + "\n", encoding="utf-8")
+    write_text(file, json.dumps(content, indent=2, ensure_ascii=False, default=float) + "\n")

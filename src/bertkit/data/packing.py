@@ -18,7 +18,7 @@ from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
 
 Item = TypeVar("Item")
-BUDGET, GPU_BUDGET = 4096, 32_768  # tokens of a batch
+BUDGET, GPU_BUDGET = 4096, 16_384  # tokens of a batch
 MANY = 256  # texts from which on working ahead, or a progress bar, is worth its while
 SMALL = 4096  # scores of a head that cutting a grid in two must spare, as every grid costs time too
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.atomic import new_file
+from bertkit.atomic import write_text
 from bertkit.data.duplicates import duplicate_documents
 from bertkit.data.engines import ENGINES
 from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
@@ -191,8 +191,7 @@ def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dr
         progress.listed = stream.tell()
     progress.read = read
     progress.dropped = dict(Counter(progress.dropped) + Counter(one["reason"] for one in dropped))
-    with new_file(out / "progress.json") as aside:
-        aside.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+    write_text(out / "progress.json", json.dumps(asdict(progress)))
 
 
 def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:

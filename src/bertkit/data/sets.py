@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import new_file
+from bertkit.atomic import write_text
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
 from bertkit.errors import DataError, InputError, did_you_mean
@@ -158,5 +158,4 @@ def _ids(records: Sequence[AnyRecord]) -> list[str]:
 
 
 def _write_lines(path: Path | str, lines: Iterable[str]) -> None:
-    with new_file(path) as aside:
-        aside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
+    write_text(path, "".join(f"{line}\n" for line in lines))

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.atomic import checksum, new_file
+from bertkit.atomic import checksum, new_file, write_text
 from bertkit.errors import DataError
 from bertkit.text.tokenizer import Tokenizer
 
@@ -157,5 +157,4 @@ def write_manifest(folder: Path, shards: list[Shard], dtype: np.dtype, facts: di
     """Finishes a store."""
     counts = {name: sum(getattr(shard, name) for shard in shards) for name in ("documents", "sentences", "tokens")}
     content = {"format": FORMAT, **counts, "dtype": dtype.name, **facts, "shards": [asdict(shard) for shard in shards]}
-    with new_file(folder / "manifest.json") as aside:
-        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / "manifest.json", json.dumps(content, indent=2) + "\n")

@@ -21,7 +21,7 @@ from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import new_file
+from bertkit.atomic import new_file, write_text
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data import readers
@@ -280,8 +280,7 @@ def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int
         if out.exists() and not fresh:
             raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
         shutil.rmtree(parts, ignore_errors=True)
-        with new_file(told) as aside:
-            aside.write_text(json.dumps(settings), encoding="utf-8")
+        write_text(told, json.dumps(settings))
     found = json.loads(told.read_text(encoding="utf-8"))
     if differing := ", ".join(name for name in settings if found.get(name) != settings[name]):
         raise InputError(f"{parts} was made with another {differing}; give another --out, or --fresh to begin anew")

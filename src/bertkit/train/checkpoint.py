@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertkit.atomic import checksum, new_file
+from bertkit.atomic import checksum, new_file, write_text
 from bertkit.errors import ArtifactError
 from bertkit.train.distributed import World, is_sharded, local
 
@@ -63,8 +63,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int, world: World 
     sums = world.gather(total)
     if world.leads:
         files = {f"{rank:05d}.safetensors": one for rank, one in enumerate(sums)}
-        with new_file(folder / "state.json") as aside:
-            aside.write_text(json.dumps(asdict(checkpoint.state) | {"checksums": files}), encoding="utf-8")
+        write_text(folder / "state.json", json.dumps(asdict(checkpoint.state) | {"checksums": files}))
         for old in _folders(run)[keep:]:
             shutil.rmtree(old, ignore_errors=True)
 

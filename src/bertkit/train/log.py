@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TextIO
 
-from bertkit.atomic import new_file
+from bertkit.atomic import write_text
 
 TIMES = ("elapsed", "tokens_per_second", "flop_utilisation")  # fields that differ between two equal runs
 
@@ -22,8 +22,7 @@ class Log(AbstractContextManager):
         if silent:  # only the leading rank writes
             return
         kept = [row for row in read_metrics(run) if row["step"] <= step]
-        with new_file(run / "metrics.jsonl") as aside:
-            aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        write_text(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
         self.stream = open(run / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
 
     def write(self, **row: Any) -> None:

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import new_file
+from bertkit.atomic import write_text
 from bertkit.train.run import flat
 
 Panel = Callable[[Any], None]  # fills an axis of a plot
@@ -58,8 +58,7 @@ def write_page(file: Path, title: str, subtitle: str, parts: Iterable[str], styl
         *parts,
         "</html>",
     ]
-    with new_file(file) as aside:
-        aside.write_text("\n".join(page), encoding="utf-8")
+    write_text(file, "\n".join(page))
     return file
 
 

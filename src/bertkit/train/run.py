@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import new_file
+from bertkit.atomic import write_text
 from bertkit.errors import InputError, TrainingError
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -26,8 +26,7 @@ def open_run(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> No
             raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. {advice}")
     elif run.exists() and any(run.iterdir()):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
-    with new_file(file) as aside:
-        aside.write_text(json.dumps(new, indent=2) + "\n", encoding="utf-8")
+    write_text(file, json.dumps(new, indent=2) + "\n")
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
