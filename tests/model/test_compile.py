@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from bertkit.bundle.runner import Runner
 from bertkit.data.packing import Shapes, batches
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
+from bertkit.tasks.pretraining import Pretraining
 
 SHAPES = Shapes(budget=1024, lengths=(32, 64, 128, 256, 512))
 
@@ -44,3 +46,15 @@ def test_inductor_gives_the_same_numbers(training):
     if training:
         x.square().sum().backward()
         assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
+
+
+def test_a_runner_compiles_one_block_for_all(monkeypatch):
+    torch._dynamo.reset()
+    counter, compile = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, options, **settings: compile(module, backend=counter, **settings))
+    network = Pretraining(sized("tiny", vocabulary=100, layers=6), next_sentence=False)
+    plain, runner = Runner(network, "cpu", "fp32"), Runner(network, "cpu", "fp32", compile=True)
+    for _, batch in batches(mixed_lengths(20), shapes=Shapes(budget=512, lengths=(512,))):
+        np.testing.assert_allclose(runner.vectors(batch), plain.vectors(batch), atol=1e-5)
+        np.testing.assert_allclose(runner.pooled(batch, "cls"), plain.pooled(batch, "cls"), atol=1e-5)
+    assert counter.frame_count == 3  # embeddings, a block, and the last one where not all tokens are wanted

@@ -12,8 +12,10 @@ from torch import Tensor
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import BUDGET, GPU_BUDGET
 from bertkit.errors import InputError
+from bertkit.model.attention import Wanted
 from bertkit.model.batch import Batch
 from bertkit.model.device import PRECISIONS, compiled, find_device, wants_grids
+from bertkit.model.encoder import Encoder
 
 
 class Runner:
@@ -30,7 +32,7 @@ class Runner:
         self.compiled, on_gpu = compile, self.device.type == "cuda"
         self.budget = GPU_BUDGET if on_gpu and not compile else BUDGET  # compiled, every batch is as large
         self.grids = wants_grids(self.device, precision, self.config)
-        self.encoder: Callable[..., Tensor] = compiled(self.network.encoder) if compile else self.network.encoder
+        self.encoder: Callable[..., Tensor] = _in_parts(self.network.encoder) if compile else self.network.encoder
 
     def can(self, head: str) -> bool:
         """Whether the network has a head of that name, and what it reads."""
@@ -91,6 +93,19 @@ class Runner:
 
     def _here(self, batch: Batch) -> Batch:
         return batch.map(torch.from_numpy).to(self.device)
+
+
+def _in_parts(encoder: Encoder) -> Callable[..., Tensor]:
+    """What the encoder does, compiled part by part: blocks are alike, so that one is compiled for all."""
+    embeddings, blocks = compiled(encoder.embeddings), [compiled(block) for block in encoder.layers]
+
+    def encode(batch: Batch, wanted: Wanted = None) -> Tensor:
+        x, places = embeddings(batch), encoder.positions(batch)
+        for block in blocks[:-1]:
+            x = block(x, batch, places)
+        return encoder.norm(blocks[-1](x, batch, places, wanted))
+
+    return encode
 
 
 def _array(values: Tensor) -> np.ndarray:
