@@ -1,4 +1,5 @@
 import shutil
+from itertools import product
 
 import numpy as np
 import pytest
@@ -51,17 +52,29 @@ def test_it_is_found_by_folder_name_and_index(folder):
     assert bertkit.load(folder / "model.ckpt-5").config.layers == 2
 
 
+TENSORS = {
+    "a/kernel": np.arange(6, dtype="<f4").reshape(2, 3),
+    "b": np.arange(4, dtype="<f4"),
+    "c/adam_m": np.ones(3, "<f4"),
+}
+
+
+def test_every_bit_of_the_index_counts(tmp_path):
+    write_checkpoint(tmp_path / "x.ckpt", TENSORS, rows_per_block=2)
+    file = tmp_path / "x.ckpt.index"
+    content = file.read_bytes()
+    for place, bit in product(range(len(content)), range(8)):
+        file.write_bytes(bytes([*content[:place], content[place] ^ 1 << bit, *content[place + 1 :]]))
+        with pytest.raises(ArtifactError, match="fetch the file again"):
+            read_checkpoint(tmp_path / "x.ckpt")
+
+
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), ending=st.sampled_from(["index", "data-00000-of-00001"]))
 def test_a_flipped_bit_is_refused(tmp_path_factory, data, ending):
     folder = tmp_path_factory.getbasetemp() / "flipped"
     folder.mkdir(exist_ok=True)
-    tensors = {
-        "a/kernel": np.arange(6, dtype="<f4").reshape(2, 3),
-        "b": np.arange(4, dtype="<f4"),
-        "c/adam_m": np.ones(3, "<f4"),
-    }
-    write_checkpoint(folder / "x.ckpt", tensors, rows_per_block=2)
+    write_checkpoint(folder / "x.ckpt", TENSORS, rows_per_block=2)
     file = folder / f"x.ckpt.{ending}"
     content = bytearray(file.read_bytes())
     place = data.draw(st.integers(0, len(content) - 1))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 
 def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """`count` numbers of seven bits a byte, and the place behind them."""
+    """`count` numbers of seven bits a byte, and the place behind them. Nobody writes more bytes than a number needs."""
     numbers = []
     for _ in range(count):
         number = shift = 0
         while data[place] & 0x80:
             number |= (data[place] & 0x7F) << shift
             shift, place = shift + 7, place + 1
+        if shift and not data[place]:
+            raise ValueError("a number with an empty last byte")
         numbers.append(number | data[place] << shift)
         place += 1
     return numbers, place
