@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from bertkit.data.engines import ENGINES, local
+from bertkit.data.engines import ENGINES, MANY, ahead, local
 
 
 class Doubler:
@@ -73,3 +73,13 @@ def test_ray_gives_the_same_store_bit_for_bit(cluster, tokenizer, tmp_path, monk
     for engine in ("local", "ray"):
         prepare.prepare_store(corpus, tokenizer, tmp_path / engine, engine=engine, workers=2, shard_tokens=2000)
     assert fingerprint(tmp_path / "local") == fingerprint(tmp_path / "ray")
+
+
+@pytest.mark.parametrize("texts", [0, 1, MANY])
+def test_working_ahead_changes_nothing(texts):
+    assert list(ahead(str, range(texts), texts)) == [str(number) for number in range(texts)]
+
+
+def test_what_goes_wrong_ahead_is_told():
+    with pytest.raises(ZeroDivisionError):
+        list(ahead(lambda number: 1 // (5 - number), range(9), MANY))

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertkit.data.packing import MANY, SMALL, Shapes, ahead, batches, pack
+from bertkit.data.packing import SMALL, Shapes, batches, pack
 from bertkit.errors import InputError
 
 lengths = st.lists(st.integers(1, 64), min_size=1, max_size=40)
@@ -69,16 +69,6 @@ def test_what_does_not_fit_is_refused():
         pack([np.zeros(65, int)], shapes=SHAPES)
     with pytest.raises(InputError, match="do not fit a row of 128"):
         pack([np.zeros(60, int)] * 3, shapes=SHAPES)
-
-
-@pytest.mark.parametrize("texts", [0, 1, 3, 300])
-def test_working_ahead_changes_nothing(texts):
-    assert list(ahead(iter(range(1, texts)), texts)) == list(range(1, texts))
-
-
-def test_what_goes_wrong_ahead_is_told():
-    with pytest.raises(ZeroDivisionError):
-        list(ahead((1 // (5 - n) for n in range(9)), MANY))
 
 
 def test_a_few_long_sequences_lie_apart_from_many_short_ones():

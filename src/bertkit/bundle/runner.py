@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,8 @@ from torch import Tensor
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import BUDGET, GPU_BUDGET
 from bertkit.errors import InputError
-from bertkit.model.attention import Wanted
 from bertkit.model.batch import Batch
-from bertkit.model.device import PRECISIONS, compiled, find_device, wants_grids
-from bertkit.model.encoder import Encoder
+from bertkit.model.device import PRECISIONS, compile_parts, find_device, wants_grids
 
 
 class Runner:
@@ -27,12 +26,15 @@ class Runner:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
         self.device = find_device(device)
-        self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
-        self.config = self.network.encoder.config
-        self.compiled, on_gpu = compile, self.device.type == "cuda"
-        self.budget = GPU_BUDGET if on_gpu and not compile else BUDGET  # compiled, every batch is as large
+        own = deepcopy(network) if compile else network  # others may have the same network, and go on with other shapes
+        self.network: Any = own.to(self.device, PRECISIONS[precision]).eval()
+        self.encoder, self.compiled = self.network.encoder, compile
+        self.config = self.encoder.config
+        if compile:
+            compile_parts(self.encoder.embeddings, *self.encoder.blocks)
+        small = compile or self.device.type == "cpu"  # compiled, every batch is as large
+        self.budget = BUDGET if small else GPU_BUDGET
         self.grids = wants_grids(self.device, precision, self.config)
-        self.encoder: Callable[..., Tensor] = _in_parts(self.network.encoder) if compile else self.network.encoder
 
     def can(self, head: str) -> bool:
         """Whether the network has a head of that name, and what it reads."""
@@ -93,19 +95,6 @@ class Runner:
 
     def _here(self, batch: Batch) -> Batch:
         return batch.map(torch.from_numpy).to(self.device)
-
-
-def _in_parts(encoder: Encoder) -> Callable[..., Tensor]:
-    """What the encoder does, compiled part by part: blocks are alike, so that one is compiled for all."""
-    embeddings, blocks = compiled(encoder.embeddings), [compiled(block) for block in encoder.layers]
-
-    def encode(batch: Batch, wanted: Wanted = None) -> Tensor:
-        x, places = embeddings(batch), encoder.positions(batch)
-        for block in blocks[:-1]:
-            x = block(x, batch, places)
-        return encoder.norm(blocks[-1](x, batch, places, wanted))
-
-    return encode
 
 
 def _array(values: Tensor) -> np.ndarray:

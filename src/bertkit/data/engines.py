@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,6 +13,9 @@ from bertkit.errors import import_extra
 
 Worker = Callable[[Any], Any]
 Run = Callable[[Iterable[Any]], Iterator[Any]]
+
+
+MANY = 256  # texts from which on a thread is worth its while
 
 
 @contextmanager
@@ -52,6 +55,15 @@ def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
 
 
 ENGINES: dict[str, Callable[[Callable[[], Worker], int], AbstractContextManager[Run]]] = {"local": local, "ray": ray}
+
+
+def ahead(work: Worker, units: Iterable[Any], texts: int) -> Iterator[Any]:
+    """What `work` makes of each unit, in order; where they hold many texts, a thread makes the next while one is used."""
+    if texts < MANY:
+        yield from map(work, units)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        yield from _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2)
 
 
 def _in_order(units: Iterable[Any], submit: Worker, result: Worker, window: int) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,20 +38,20 @@ class TaskBatch(Packed):
         return self.tokens if name.startswith("token_") else self.known
 
 
-def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
-    """One batch of all the units' inputs, in their order."""
+def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, **how: Any) -> TaskBatch:
+    """One batch of all the units' inputs, in their order; `how` as lay_row takes it."""
     import torch  # what lays batches out must do without
 
-    return lay_units(units, layout, shapes, grids=grids).map(torch.from_numpy)
+    return lay_units(units, layout, shapes, **how).map(torch.from_numpy)
 
 
-def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, grids: bool = True) -> TaskBatch:
+def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, **how: Any) -> TaskBatch:
     """The same as arrays."""
     inputs = [one for unit in units for one in unit]
     sizes = np.array([len(one) for one in inputs], np.int64)
     begins = np.cumsum(sizes) - sizes
     ids, segments = (np.concatenate([getattr(one, name) for one in inputs]) for name in ("ids", "segments"))
-    batch = lay_row(ids, segments, sizes, shapes, grids=grids)
+    batch = lay_row(ids, segments, sizes, shapes, **how)
     together = units if layout.by_unit else [[one] for one in inputs]
     counts = [sum(len(one.places) for one in group) for group in together]
     places = np.concatenate([one.places + begin for one, begin in zip(inputs, begins, strict=True)])
@@ -79,6 +79,8 @@ def _targets(each: list[np.ndarray], layout: Layout, begins: np.ndarray) -> np.n
 class InputFeed:
     """Steps of `batch` units over and over, each epoch in another order; rows hold `row_tokens`, or the longest unit."""
 
+    multiple = 1  # of tokens, to which rows without a shape are filled up
+
     def __init__(self, units: Sequence[Unit], layout: Layout, *, batch: int, seed: int, row_tokens: int, grids: bool):
         self.units, self.layout, self.batch, self.seed, self.grids = units, layout, batch, seed, grids
         self.sizes = np.array([sum(map(len, unit)) for unit in units], np.int64)
@@ -86,7 +88,6 @@ class InputFeed:
         self.steps = -(-len(units) // batch)  # of an epoch
         self.shapes = list[Shapes]()
         self.features: Callable[[np.ndarray], Tensor] | None = None  # of units by number, where they were computed before
-        self.multiple = 1  # of tokens, to which rows without a shape are filled up
         self._order = (-1, np.zeros(0, np.int64))  # an epoch, and its units
 
     def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
@@ -124,13 +125,6 @@ class InputFeed:
 
     def _pack(self, members: np.ndarray) -> TaskBatch:
         fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)
-        units, tokens = [self.units[index] for index in members], int(self.sizes[members].sum())
-        if fill := 0 if fitting else -tokens % self.multiple:
-            units.append([self._filler(fill)])
-        batch = replace(pack_units(units, self.layout, fitting, grids=self.grids), tokens=tokens)
+        units = [self.units[index] for index in members]
+        batch = pack_units(units, self.layout, fitting, grids=self.grids, multiple=self.multiple)
         return replace(batch, features=self.features(members)) if self.features else batch
-
-    def _filler(self, size: int) -> Input:
-        """A sequence at which nothing is told."""
-        zeros, targets = np.zeros(size, np.int64), self.units[0][0].targets
-        return Input(zeros, zeros, zeros[:0], np.full_like(targets, NOTHING) if self.layout.picks else targets[:0])

@@ -6,20 +6,17 @@ belongs to no text, and everything else in the batch gets a fixed size too: as m
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
+from bertkit.data.engines import ahead
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
 
-Item = TypeVar("Item")
 BUDGET, GPU_BUDGET = 4096, 16_384  # tokens of a batch
-MANY = 256  # texts from which on working ahead, or a progress bar, is worth its while
 SMALL = 4096  # scores of a head that cutting a grid in two must spare, as every grid costs time too
 
 
@@ -81,11 +78,18 @@ def lay(
 
 
 def lay_row(
-    ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Shapes | None = None, *, grids: bool = True
+    ids: np.ndarray,
+    segments: np.ndarray,
+    sizes: np.ndarray,
+    shapes: Shapes | None = None,
+    *,
+    grids: bool = True,
+    multiple: int = 1,
 ) -> Batch:
-    """One batch of sequences that lie one after the other already; without grids it serves the packed kernel alone."""
+    """One batch of sequences that lie one after the other already; without grids it serves the packed kernel alone.
+    A row without a shape is filled up to a multiple of so many tokens."""
     longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
-    fill = shapes.budget - len(ids) if shapes else 0
+    fill = shapes.budget - len(ids) if shapes else -len(ids) % multiple
     if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
         raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
@@ -95,7 +99,7 @@ def lay_row(
         ids=_row(ids, fill),
         segments=_row(segments, fill),
         positions=_row(positions, fill),
-        boundaries=_boundaries(ends, longest, shapes),  # type: ignore[arg-type]
+        boundaries=_boundaries(ends, longest, len(ids) + fill, shapes),  # type: ignore[arg-type]
         longest=longest,
         buckets=tuple(_bucket(grid, sizes, ends - sizes) for grid in parts),
         order=_row(_order(parts, sizes) + positions, fill) if grids else _row(ids[:0], 0),
@@ -112,21 +116,12 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, Batch]]:
     """Batches of like lengths as arrays, longest first, each with the indices of its sequences."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
-    for members in group_by_length(sizes, shapes.budget if shapes else budget, shapes):
+
+    def laid(members: np.ndarray) -> tuple[np.ndarray, Batch]:
         part = None if segments is None else [segments[index] for index in members]
-        yield members, lay([ids[index] for index in members], part, shapes, grids=grids)
+        return members, lay([ids[index] for index in members], part, shapes, grids=grids)
 
-
-def ahead(items: Iterator[Item], texts: int) -> Iterator[Item]:
-    """The same items; where they hold many texts, a thread makes the next ones while one is worked on."""
-    if texts < MANY:
-        yield from items
-        return
-    with ThreadPoolExecutor(1) as pool:
-        waiting = deque(pool.submit(next, items, None) for _ in range(2))
-        while (item := waiting.popleft().result()) is not None:
-            waiting.append(pool.submit(next, items, None))
-            yield item
+    return ahead(laid, group_by_length(sizes, shapes.budget if shapes else budget, shapes), len(sizes))
 
 
 @dataclass(frozen=True)
@@ -176,13 +171,13 @@ def _order(grids: list[_Grid], sizes: np.ndarray) -> np.ndarray:
     return np.repeat(begins, sizes)
 
 
-def _boundaries(ends: np.ndarray, longest: int, shapes: Shapes | None) -> np.ndarray:
-    """Where sequences begin and end; filler is cut into sequences too, and what is left of the room is empty ones."""
-    bounds = np.append(0, ends)
+def _boundaries(ends: np.ndarray, longest: int, total: int, shapes: Shapes | None) -> np.ndarray:
+    """Where sequences begin and end; filler is cut into sequences too, and what is left of a shape's room is empty ones."""
+    filler = np.arange(ends[-1] + longest, total + longest, longest).clip(max=total)
+    bounds = np.concatenate([[0], ends, filler])
     if shapes:
-        filler = np.arange(ends[-1] + longest, shapes.budget + longest, longest).clip(max=shapes.budget)
-        most = 1 + shapes.sequences(longest) + -(-shapes.budget // longest)  # of sequences, and of filler
-        bounds = filled(np.concatenate([bounds, filler]), most, shapes.budget)
+        most = 1 + shapes.sequences(longest) + -(-total // longest)  # of sequences, and of filler
+        bounds = filled(bounds, most, total)
     return bounds.astype(np.int32)
 
 

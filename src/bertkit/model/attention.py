@@ -101,13 +101,13 @@ def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wind
 
 def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
     """Attention bucket by bucket: a grid [n, L] of sequences of about one length. Who looks back never sees what pads."""
-    if dropout and not (qkv.is_cuda or causal or window):
-        return _attend_dropping(qkv, batch, dropout)
-    mixed = []
+    mixed, plainly = [], bool(dropout) and not (qkv.is_cuda or causal or window)
     for bucket in batch.buckets:
         q, k, v = in_grid(qkv, bucket)
         if window:
             a = attend_near(q, k, v, bucket.there, window, dropout)
+        elif plainly:
+            a = _attend_dropping(q, k, v, bucket.there, dropout)
         else:
             inside = None if causal else bucket.inside
             a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)
@@ -115,22 +115,15 @@ def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wi
     return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
 
 
-def _attend_dropping(qkv: Tensor, batch: Batch, rate: float) -> Tensor:
-    """The same on a processor in half the time: torch's own draws a number a score, and looks for rows that see nothing.
-
-    It is in 32 bits, as in 16 each new shape of a grid would cost more than it spares.
-    """
-    mixed, wide = [], qkv.float()
+def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float) -> Tensor:
+    """Attention [n, H, L, K] on a processor in half of torch's time, which draws a number a score and looks for rows that
+    see nothing. It is in 32 bits: in 16, each new shape of a grid would cost more than it spares."""
+    n, heads, length, width = q.shape
     with torch.autocast("cpu", enabled=False):
-        for bucket in batch.buckets:
-            grid = in_grid(wide, bucket)  # [3, n, H, L, K]
-            _, n, heads, length, width = grid.shape
-            q, k, v = grid.flatten(1, 2)  # 3 × [n·H, L, K]
-            hidden = torch.where(bucket.there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)
-            seen = torch.baddbmm(hidden.flatten(0, 1), q, k.mT, alpha=width**-0.5).softmax(-1)
-            a = torch.bmm(drawn_dropout(seen, rate), v).unflatten(0, (n, heads))
-            mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
-    return torch.cat(mixed).index_select(0, batch.order).to(qkv.dtype)  # [T, H, K]
+        queries, keys, values = (x.float().flatten(0, 1) for x in (q, k, v))  # [n·H, L, K] each
+        hidden = torch.where(there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)
+        seen = torch.baddbmm(hidden.flatten(0, 1), queries, keys.mT, alpha=width**-0.5).softmax(-1)
+        return torch.bmm(drawn_dropout(seen, rate), values).unflatten(0, (n, heads)).to(q.dtype)
 
 
 def in_grid(qkv: Tensor, bucket: Bucket) -> Tensor:

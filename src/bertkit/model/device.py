@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bertkit.errors import InputError
 from bertkit.model.config import Config
@@ -60,6 +60,12 @@ def compiled(module: Callable) -> Any:
     """
     torch._dynamo.config.recompile_limit = 64
     return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
+
+
+def compile_parts(*parts: nn.Module) -> None:
+    """Each by itself, in its place: blocks are alike, so that one of them is compiled for all."""
+    for part in parts:
+        part.forward = compiled(part.forward)
 
 
 def flops_per_token(config: Config, length: int, masked: float) -> float:

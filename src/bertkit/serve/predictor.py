@@ -18,7 +18,7 @@ import numpy as np
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.bundle.sentences import POOLINGS
-from bertkit.data.packing import MANY, Shapes, ahead, batches
+from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
 from bertkit.errors import ArtifactError, InputError, short
 from bertkit.model.batch import Batch
@@ -40,6 +40,7 @@ ANSWERS = {  # task → the verb that asks for it
     "choice": "choose",
     "similarity": "embed",
 }
+MANY = 256  # texts from which on a progress bar is worth its line
 HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
 Spans = list[tuple[int, int]]  # of words, in characters
 
@@ -287,7 +288,7 @@ class Model:
         ids, segments, done = [e.ids for e in encodings], [e.segments for e in encodings], 0
         with self._bar(title, len(encodings)) as show:
             laid = batches(ids, segments, budget=self.budget, shapes=self.shapes, grids=self.runner.grids)
-            for members, batch in ahead(laid, len(ids)):
+            for members, batch in laid:
                 for index, found in zip(members.tolist(), answer(batch), strict=False):
                     answers[index] = found
                 done += len(members)

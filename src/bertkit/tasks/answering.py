@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bertkit.data.engines import ahead
 from bertkit.data.inputs import TaskBatch, lay_units
-from bertkit.data.packing import BUDGET, ahead, group_by_length
+from bertkit.data.packing import BUDGET, group_by_length
 from bertkit.data.windows import Input
 from bertkit.progress import Show, show_nothing
 from bertkit.tasks.task import Task
@@ -64,9 +65,12 @@ def _logits(tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequenc
     """[M, C] for each input, computed in batches of like lengths."""
     logits: list[Any] = [None] * len(inputs)
     sizes = np.array([len(one) for one in inputs], np.int64)
+
+    def laid(members: np.ndarray) -> tuple[np.ndarray, TaskBatch]:
+        return members, lay_units([[inputs[index]] for index in members], task.layout)
+
     groups = group_by_length(sizes, max(budget, int(sizes.max(initial=0))))
-    laid = ((members, lay_units([[inputs[index]] for index in members], task.layout)) for members in groups)
-    for members, batch in ahead(laid, len(inputs)):
+    for members, batch in ahead(laid, groups, len(inputs)):
         rows = tell(batch)
         ends = np.cumsum([len(inputs[index].places) for index in members])
         for index, found in zip(members.tolist(), np.split(rows, ends[:-1]), strict=True):

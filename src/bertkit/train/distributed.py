@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from bertkit.model.device import compiled
+from bertkit.model.device import compile_parts, compiled
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Modu
     """FSDP2: weights, gradients and moments are cut over ranks; a block is put together when it is its turn."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for blocks in (module for module in network.modules() if isinstance(module, nn.ModuleList)):
+        if compile:
+            compile_parts(*blocks)
         for block in blocks:
-            if compile:
-                block.forward = compiled(block.forward)
             fully_shard(block, mesh=mesh)
     fully_shard(network, mesh=mesh)
     return network

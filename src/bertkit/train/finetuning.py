@@ -104,7 +104,7 @@ def tuning_job(
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
     elif device.type == "cpu" and recipe.precision == "bf16":
-        feed.inputs.multiple = min(32, config.positions)  # each new length of a row costs milliseconds
+        feed.inputs.multiple = 32  # each new length of a row costs milliseconds
     recipe = _resolved(recipe, feed.inputs, config)
     if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
