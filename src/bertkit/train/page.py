@@ -84,8 +84,13 @@ def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = (), *, words: int
 
 def spelled(settings: Mapping[str, Any]) -> dict[str, str]:
     """Nested settings as one list of dotted names, the values as people write them."""
-    names = flat(settings)
-    return {name: ", ".join(map(str, one)) if isinstance(one, list) else str(one) for name, one in names.items()}
+    return {name: _spelled(value) for name, value in flat(settings).items()}
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, float):
+        return str(float(f"{value:.9g}"))  # 0.0003, not 0.00030000000000000003
+    return ", ".join(map(_spelled, value)) if isinstance(value, list) else str(value)
 
 
 def draw(panels: Sequence[Panel], height: float = 2.8) -> str:
