@@ -6,7 +6,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from bertkit.bundle.runner import Runner
-from bertkit.data.packing import Shapes, batches
+from bertkit.data.packing import Shapes, batches, pack
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
 from bertkit.tasks.pretraining import Pretraining
@@ -58,3 +58,8 @@ def test_a_runner_compiles_one_block_for_all(monkeypatch):
         np.testing.assert_allclose(runner.vectors(batch), plain.vectors(batch), atol=1e-5)
         np.testing.assert_allclose(runner.pooled(batch, "cls"), plain.pooled(batch, "cls"), atol=1e-5)
     assert counter.frame_count == 3  # embeddings, a block, and the last one where not all tokens are wanted
+    for size in range(1, 9):
+        network.encoder(pack([np.ones(size, np.int64)]))
+    assert counter.frame_count == 3  # who else has the network is left alone
+    assert all(map(torch.equal, runner.encoder.parameters(), network.encoder.parameters()))
+    assert next(runner.encoder.parameters()) is next(network.encoder.parameters())

@@ -26,11 +26,11 @@ class Runner:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
         self.device = find_device(device)
-        own = deepcopy(network) if compile else network  # others may have the same network, and go on with other shapes
-        self.network: Any = own.to(self.device, PRECISIONS[precision]).eval()
+        self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.encoder, self.compiled = self.network.encoder, compile
         self.config = self.encoder.config
-        if compile:
+        if compile:  # a copy with the same weights: tasks, and others that have this network, go on with any shapes
+            self.encoder = deepcopy(self.encoder, {id(weight): weight for weight in self.encoder.parameters()})
             compile_parts(self.encoder.embeddings, *self.encoder.blocks)
         small = compile or self.device.type == "cpu"  # compiled, every batch is as large
         self.budget = BUDGET if small else GPU_BUDGET
