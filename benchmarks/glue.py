@@ -49,6 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--name", default="", help="what to call it in the table")
     parser.add_argument("--tasks", default="", help="some of the sets, with commas between")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting, such as epochs=1")
     return parser.parse_args()
@@ -58,7 +59,8 @@ def tune(name: str, seed: int, options: argparse.Namespace, scratch: Path) -> di
     """One run of the command, and its headline on dev in percent."""
     out = scratch / f"{name.replace('/', '-')}-{seed}"
     words = ["finetune", name, "--model", options.model, "--data-dir", str(data() / "tasks"), "--out", str(out)]
-    settings = [word for setting in (*options.settings, f"seed={seed}") for word in ("--set", setting)]
+    longer = [f"epochs={options.small_epochs}"] if options.small_epochs and name in SMALL else []
+    settings = [word for setting in (*options.settings, *longer, f"seed={seed}") for word in ("--set", setting)]
     done = subprocess.run([sys.executable, "-m", "bertkit", *words, *settings], capture_output=True, text=True)
     if done.returncode:
         print(f"{name}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)

@@ -13,6 +13,7 @@ import transformers
 from measure import alone, arguments, minilm, mixed_texts, report
 
 from bertkit.bundle.runner import Runner
+from bertkit.data.engines import threads_for
 from bertkit.data.packing import Shapes, batches
 from bertkit.model.config import sized
 from bertkit.tasks.pretraining import Pretraining
@@ -66,7 +67,8 @@ def make_systems(size: str, texts: list[np.ndarray], budget: int) -> dict[str, R
 
 
 def ours(runner: Runner, **cut) -> Read:
-    return lambda texts: [runner.pooled(batch, "mean") for _, batch in batches(texts, **cut)]
+    cut |= dict(grids=runner.grids, threads=threads_for(runner.device))
+    return lambda texts: list(batches(texts, None, lambda batch: runner.pooled(batch, "mean"), **cut))
 
 
 def best(model, texts: list[np.ndarray]) -> Read:

@@ -5,10 +5,12 @@ Public names are resolved on first use, so that importing bertkit does not impor
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # torch's threads wait a moment, then sleep: others may need the processor
 
 if TYPE_CHECKING:
     from bertkit.exporting import export

@@ -1,3 +1,4 @@
+import threading
 from functools import partial
 
 import pytest
@@ -75,11 +76,20 @@ def test_ray_gives_the_same_store_bit_for_bit(cluster, tokenizer, tmp_path, monk
     assert fingerprint(tmp_path / "local") == fingerprint(tmp_path / "ray")
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("texts", [0, 1, MANY])
-def test_working_ahead_changes_nothing(texts):
-    assert list(ahead(str, range(texts), texts)) == [str(number) for number in range(texts)]
+def test_working_ahead_changes_nothing(texts, threads):
+    done = list(ahead(str, len, range(texts), texts=texts, threads=threads))
+    assert done == [(number, len(str(number))) for number in range(texts)]
 
 
-def test_what_goes_wrong_ahead_is_told():
-    with pytest.raises(ZeroDivisionError):
-        list(ahead(lambda number: 1 // (5 - number), range(9), MANY))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_goes_wrong_ahead_is_told(threads):
+    for lay, use in ((lambda number: 1 // (5 - number), str), (str, lambda text: 1 // (5 - int(text)))):
+        with pytest.raises(ZeroDivisionError):
+            list(ahead(lay, use, range(9), texts=MANY, threads=threads))
+
+
+def test_two_threads_use_two_units_at_once():
+    meet = threading.Barrier(2, timeout=30)
+    assert len(list(ahead(str, lambda text: meet.wait(), range(MANY), texts=MANY, threads=2))) == MANY

@@ -206,6 +206,13 @@ def test_a_head_for_other_labels_is_not(tmp_path, labels, task):
     assert not torch.equal(found, head)
 
 
+@pytest.mark.parametrize(("asked", "found"), [(None, CONFIG.dropout), (0.0, 0.0), (0.3, 0.3)])
+def test_dropout_is_the_models_own_unless_told(asked, found):
+    network = tuned(dropout=asked)
+    assert network.encoder.config.dropout == network.dropout.rate == network.encoder.blocks[0].dropout.rate == found
+    assert network.encoder.config.attention_dropout == (CONFIG.attention_dropout if asked is None else found)
+
+
 def test_top_blocks_begin_anew_and_the_others_do_not():
     source, network = source_of(), tuned(reinit=2)
     theirs = source.state_dict()

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.records import RECORDS, SENTENCES
-from support.runs import metrics
+from support.runs import SMALL_RUN, metrics, without_dropout
+from support.stores import made_up_store
 
+import bertkit
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
 from bertkit.tasks.pretraining import Pretraining
@@ -45,6 +47,18 @@ def test_recorded_or_not_the_run_is_the_same(tmp_path, name, rows):
     fit(replace(plain, recipe=replace(plain.recipe, graphs=False), quiet=True))
     fit(replace(recorded, quiet=True))
     losses = [[row["loss"] for row in metrics(run.run)] for run in (plain, recorded)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
+@on_cuda
+@pytest.mark.parametrize("objective", ["masked", "replaced"])
+def test_recorded_or_not_pre_training_is_the_same(tmp_path, objective):
+    store, losses = made_up_store(tmp_path / "store", 300), []
+    member = dict(objective=objective, pairs="none", family="electra" if objective == "replaced" else "bert")
+    for graphs in (False, True):
+        recipe = replace(without_dropout(SMALL_RUN), graphs=graphs, **member)
+        bertkit.pretrain(store.path, tmp_path / str(graphs), recipe=recipe, workers=0, quiet=True)
+        losses.append([row["masked_loss"] for row in metrics(tmp_path / str(graphs)) if "masked_loss" in row])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
 
 

@@ -211,3 +211,9 @@ def test_a_run_of_two_phases_logs_both(tmp_path):
     assert [row["phase"] for row in rows if "masked_loss" in row] == [0, 0, 1, 1]
     assert [row["phase"] for row in rows if "held_out_loss" in row] == [0, 1]
     assert Store(folder).documents == 60
+
+
+def test_steps_are_recorded_on_a_gpu_alone(store, tmp_path):
+    recipe, network = replace(SMALL_RUN, graphs=True), Pretraining(SMALL_RUN.config)
+    job, _ = pretraining_job(tmp_path / "r", recipe, store, network, CPU, World(), lambda to: None, 0)
+    assert not job.recipe.graphs

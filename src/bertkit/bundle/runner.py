@@ -14,7 +14,7 @@ from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import BUDGET, GPU_BUDGET
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import PRECISIONS, compile_parts, find_device, wants_grids
+from bertkit.model.device import PRECISIONS, compile_parts, find_device, moved, wants_grids
 
 
 class Runner:
@@ -94,7 +94,7 @@ class Runner:
         return parts | {"total": sum(parts.values())}
 
     def _here(self, batch: Batch) -> Batch:
-        return batch.map(torch.from_numpy).to(self.device)
+        return batch.map(lambda array: moved(torch.from_numpy(array), self.device))
 
 
 def _array(values: Tensor) -> np.ndarray:

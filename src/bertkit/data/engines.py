@@ -57,13 +57,21 @@ def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
 ENGINES: dict[str, Callable[[Callable[[], Worker], int], AbstractContextManager[Run]]] = {"local": local, "ray": ray}
 
 
-def ahead(work: Worker, units: Iterable[Any], texts: int) -> Iterator[Any]:
-    """What `work` makes of each unit, in order; where they hold many texts, a thread makes the next while one is used."""
+def threads_for(device: Any) -> int:
+    """A GPU computes one batch while another's results are fetched; a processor has its own threads for one."""
+    return 2 if "cuda" in str(device) else 1
+
+
+def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads: int = 1) -> Iterator[tuple[Any, Any]]:
+    """Each unit with `use(lay(unit))`, in order. Where they hold many texts, a thread lays the next out while one is
+    used; several threads do both."""
     if texts < MANY:
-        yield from map(work, units)
+        yield from ((unit, use(lay(unit))) for unit in units)
         return
-    with ThreadPoolExecutor(1) as pool:
-        yield from _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2)
+    work, last = (lambda unit: use(lay(unit)), lambda found: found) if threads > 1 else (lay, use)
+    with ThreadPoolExecutor(threads) as pool:
+        begun = _in_order(units, lambda unit: (unit, pool.submit(work, unit)), lambda both: both, threads + 1)
+        yield from ((unit, last(future.result())) for unit, future in begun)
 
 
 def _in_order(units: Iterable[Any], submit: Worker, result: Worker, window: int) -> Iterator[Any]:

@@ -109,19 +109,23 @@ def lay_row(
 def batches(
     ids: Sequence[np.ndarray],
     segments: Sequence[np.ndarray] | None = None,
+    use: Callable[[Batch], Any] = lambda batch: batch,
     *,
     budget: int = BUDGET,
     shapes: Shapes | None = None,
     grids: bool = True,
-) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Batches of like lengths as arrays, longest first, each with the indices of its sequences."""
+    threads: int = 1,
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """Batches of like lengths as arrays, longest first, or what `use` makes of them; each with the indices of its
+    sequences. `threads` of them are in use at once."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
 
-    def laid(members: np.ndarray) -> tuple[np.ndarray, Batch]:
+    def laid(members: np.ndarray) -> Batch:
         part = None if segments is None else [segments[index] for index in members]
-        return members, lay([ids[index] for index in members], part, shapes, grids=grids)
+        return lay([ids[index] for index in members], part, shapes, grids=grids)
 
-    return ahead(laid, group_by_length(sizes, shapes.budget if shapes else budget, shapes), len(sizes))
+    groups = group_by_length(sizes, shapes.budget if shapes else budget, shapes)
+    return ahead(laid, use, groups, texts=len(sizes), threads=threads)
 
 
 @dataclass(frozen=True)

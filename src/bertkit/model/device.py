@@ -41,9 +41,7 @@ def quick_precision(device: torch.device) -> str:
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device, to which it is copied while the device computes."""
-    if tensor.device.type == device.type:
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor if tensor.device.type == device.type else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def wants_grids(device: torch.device, precision: str, config: Config) -> bool:

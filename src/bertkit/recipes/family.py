@@ -42,7 +42,7 @@ def electra_base() -> Recipe:
 def electra_small() -> Recipe:
     """12 layers, 256 wide, pieces 128 wide; 128 sequences of 128 tokens a step."""
     sizes: Fields = dict(config=dict(layers=12, width=256, heads=4, feedforward=1024, embedding=128), length=128)
-    return _member("electra-small", "electra", **REPLACED, **sizes, batch_tokens=16_384, lr=5e-4, warmup=0.01)
+    return _member("electra-small", "electra", **REPLACED, **sizes, batch_tokens=16_384, lr=5e-4, warmup=0.01, graphs=True)
 
 
 def spanbert_base() -> Recipe:

@@ -31,7 +31,7 @@ def fast_base() -> Recipe:
 
 def fast_small() -> Recipe:
     config = sized("small", dropout=0.0, attention_dropout=0.0, pooler=False)
-    return replace(fast_base(), name="fast-small", config=config, steps=5000, batch_tokens=262_144)
+    return replace(fast_base(), name="fast-small", config=config, steps=5000, batch_tokens=262_144, graphs=True)
 
 
 def demo() -> Recipe:

@@ -18,6 +18,7 @@ import numpy as np
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.bundle.sentences import POOLINGS
+from bertkit.data.engines import threads_for
 from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
 from bertkit.errors import ArtifactError, InputError, short
@@ -287,9 +288,9 @@ class Model:
         answers: list[Any] = [None] * len(encodings)
         ids, segments, done = [e.ids for e in encodings], [e.segments for e in encodings], 0
         with self._bar(title, len(encodings)) as show:
-            laid = batches(ids, segments, budget=self.budget, shapes=self.shapes, grids=self.runner.grids)
-            for members, batch in laid:
-                for index, found in zip(members.tolist(), answer(batch), strict=False):
+            how = dict(budget=self.budget, shapes=self.shapes, grids=self.runner.grids, threads=threads_for(self.device))
+            for members, told in batches(ids, segments, answer, **how):  # type: ignore[arg-type]
+                for index, found in zip(members.tolist(), told, strict=False):
                     answers[index] = found
                 done += len(members)
                 show(done)

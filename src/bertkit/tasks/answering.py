@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from bertkit.data.engines import ahead
+from bertkit.data.engines import ahead, threads_for
 from bertkit.data.inputs import TaskBatch, lay_units
 from bertkit.data.packing import BUDGET, group_by_length
 from bertkit.data.windows import Input
@@ -44,7 +44,8 @@ def answer_records(
         part = records[begin:end]
         units = task.units(part, tokenizer)
         inputs = [one for unit in units for one in unit]
-        found = [_logits(partial(one.tell, device=device, precision=precision), task, inputs, budget) for one in networks]
+        tells = [partial(one.tell, device=device, precision=precision) for one in networks]
+        found = [_logits(tell, task, inputs, budget, threads_for(device)) for tell in tells]
         logits = iter([np.mean(each, axis=0) for each in zip(*found, strict=True)] if len(found) > 1 else found[0])
         yield from task.answers(part, units, [[next(logits) for _ in unit] for unit in units])
         show(end)
@@ -61,17 +62,18 @@ def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _logits(tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequence[Input], budget: int) -> list[np.ndarray]:
+def _logits(
+    tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequence[Input], budget: int, threads: int
+) -> list[np.ndarray]:
     """[M, C] for each input, computed in batches of like lengths."""
     logits: list[Any] = [None] * len(inputs)
     sizes = np.array([len(one) for one in inputs], np.int64)
 
-    def laid(members: np.ndarray) -> tuple[np.ndarray, TaskBatch]:
-        return members, lay_units([[inputs[index]] for index in members], task.layout)
+    def laid(members: np.ndarray) -> TaskBatch:
+        return lay_units([[inputs[index]] for index in members], task.layout)
 
     groups = group_by_length(sizes, max(budget, int(sizes.max(initial=0))))
-    for members, batch in ahead(laid, groups, len(inputs)):
-        rows = tell(batch)
+    for members, rows in ahead(laid, tell, groups, texts=len(inputs), threads=threads):
         ends = np.cumsum([len(inputs[index].places) for index in members])
         for index, found in zip(members.tolist(), np.split(rows, ends[:-1]), strict=True):
             logits[index] = found

@@ -48,10 +48,10 @@ class Replaced(nn.Module):
 
 
 def generator_config(config: Config) -> Config:
-    """A third as wide, with pieces as wide as the discriminator's."""
+    """About a third as wide, with pieces as wide as the discriminator's."""
     heads = max(1, config.heads // 3)
     width, pieces = heads * config.head_width, config.piece_width
-    sizes = dict(width=width, heads=heads, feedforward=max(1, config.feedforward // 3), pooler=False)
+    sizes = dict(width=width, heads=heads, feedforward=config.feedforward * width // config.width, pooler=False)
     return config.with_(**sizes, embedding=0 if width == pieces else pieces)
 
 

@@ -37,9 +37,7 @@ class World:
 
     def agree(self, flag: bool, device: torch.device) -> bool:
         """True on all ranks if it is on any."""
-        if self.size == 1:
-            return flag
-        return bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
+        return flag if self.size == 1 else bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
 
     def wait(self) -> None:
         if self.size > 1:

@@ -60,6 +60,8 @@ def tuned_network(
 ) -> TaskNetwork:
     """A network for the task with the source's encoder, and its head too if it was made for the same task and labels."""
     config: Config = source.encoder.config
+    if recipe.dropout is not None:
+        config = config.with_(dropout=recipe.dropout, attention_dropout=recipe.dropout)
     count = len(source.encoder.blocks)
     if recipe.reinit > count or recipe.freeze > count:
         raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {count} blocks")

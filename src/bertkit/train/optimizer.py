@@ -74,16 +74,14 @@ class Optimizers:
         }
 
     def restore(self, state: dict[str, Tensor]) -> None:
+        found = dict[str, dict[str, Tensor]]()
+        for key, tensor in state.items():
+            value, _, name = key.partition("/")
+            found.setdefault(name, {})[value] = tensor
         for optimizer, _ in self.parts:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    mine = {
-                        key.partition("/")[0]: t
-                        for key, t in state.items()
-                        if key.partition("/")[2] == self.names[parameter]
-                    }
-                    if mine:
-                        optimizer.state[parameter] = {key: _place(key, tensor, parameter) for key, tensor in mine.items()}
+            for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+                mine = found.get(self.names[parameter], {})
+                optimizer.state[parameter] = {key: _place(key, tensor, parameter) for key, tensor in mine.items()}
 
 
 def _place(key: str, tensor: Tensor, parameter: Tensor) -> Tensor:

@@ -64,6 +64,7 @@ def pretraining_job(
     for part in network.modules():
         if isinstance(part, Encoder):
             part.checkpointing = recipe.checkpointing
+    recipe = replace(recipe, graphs=recipe.graphs and device.type == "cuda" and world.size == 1)
     feed = PretrainingFeed(recipe, store, device, world, workers)
     phases = range(len(recipe.phases)) if recipe.held_out else ()
     held_out = [_source(recipe, store, device, index, evaluation=True) for index in phases]

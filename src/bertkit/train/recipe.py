@@ -131,6 +131,7 @@ class Tuning(Training):
     row_tokens: int = 32_768  # computed at once; the rest of a step is accumulated
     compile: bool = False  # pays after about a million examples; graphs cost nothing
     graphs: bool = True
+    dropout: float | None = None  # of the encoder; as the model has it, unless told
     layer_decay: float = 1.0  # each block's learning rate over that of the block above
     reinit: int = 0  # top blocks that begin anew
     freeze: int = 0  # lower blocks that stay as they are, with the embeddings; -1 for the whole encoder
