@@ -30,7 +30,8 @@ MODERN = "modernbert-base batch_tokens=131072 rate=0.3 layers=12 feedforward=204
 MODERN += " schedule.kind=linear"
 ELECTRA = "electra-base batch_tokens=131072 optimizer.lr=5e-4"
 SMALL = "electra-small batch_tokens=65536"
-MASKED = "objective=masked rate=0.25"
+MASKED, REPLACED = "objective=masked rate=0.25", "objective=replaced rate=0.15 mask=0.85 random=0"
+TEN = "graphs=true batch_tokens=65536 layers=10 width=256 heads=4 feedforward=512"  # 14.4 M parameters
 ADAMW, MUON = "optimizer.kind=adamw optimizer.lr=1e-3", "optimizer.kind=muon optimizer.lr=1e-3 muon_lr=2e-3"
 ARMS = {  # a recipe, and settings
     "bert, Muon": f"{BERT} {MUON}",
@@ -41,6 +42,8 @@ ARMS = {  # a recipe, and settings
     "modern, Muon, half the batch": f"{MODERN} {MUON} batch_tokens=65536",
     "modern, Muon, 15% masks": f"{MODERN} {MUON} rate=0.15",
     "modern, Muon, 45% masks": f"{MODERN} {MUON} rate=0.45",
+    "modern, replaced, Muon": f"{MODERN} {MUON} {REPLACED}",
+    "modern, replaced, AdamW": f"{MODERN} {ADAMW} {REPLACED}",
     "electra": ELECTRA,
     "electra, Muon": f"{ELECTRA} {MUON} optimizer.lr=5e-4 muon_lr=1e-3",
     "small electra, 5e-4": f"{SMALL} optimizer.lr=5e-4",
@@ -48,6 +51,8 @@ ARMS = {  # a recipe, and settings
     "small electra, 5e-4, a quarter of the batch": f"{SMALL} optimizer.lr=5e-4 batch_tokens=16384 row_tokens=16384",
     "small": f"{SMALL} {MASKED} {ADAMW}",
     "small, Muon": f"{SMALL} {MASKED} {MUON}",
+    "10 × 256, modern, Muon": f"{MODERN} {MUON} {TEN}",
+    "10 × 256, modern, replaced, Muon": f"{MODERN} {MUON} {REPLACED} {TEN}",
     "6 × 384, Muon": f"{SMALL} {MASKED} {MUON} layers=6 width=384 heads=6 feedforward=1536",
 }
 

@@ -58,6 +58,8 @@ from train.test_distributed import EXACT
 torch.set_num_threads(1)
 store, run, *flags = sys.argv[1:]
 recipe = replace(EXACT, row_tokens=256, compile="compile" in flags)
+if "muon" in flags:
+    recipe = replace(recipe, optimizer=replace(recipe.optimizer, kind="muon"))
 bertkit.pretrain(store, run, recipe=recipe, device="cpu", quiet=True, shard="shard" in flags)
 """
 
@@ -93,6 +95,13 @@ def test_a_sharded_model_is_a_whole_one(store, one_row, tmp_path):
 
 def test_a_sharded_model_compiles(store, one_row, tmp_path):
     assert_same_losses(run_ranks(tmp_path, store, "shard", "compile"), one_row)
+
+
+def test_muon_s_matrices_are_whole_though_they_are_sharded(store, tmp_path):
+    recipe = replace(EXACT, optimizer=replace(EXACT.optimizer, kind="muon"))
+    bertkit.pretrain(store, tmp_path / "one", recipe=recipe, device="cpu", quiet=True)
+    for ours, theirs in zip(metrics(run_ranks(tmp_path, store, "shard", "muon")), metrics(tmp_path / "one"), strict=True):
+        assert ours == pytest.approx(theirs, rel=0.01)  # it computes in bf16
 
 
 def assert_same_weights(a, b):

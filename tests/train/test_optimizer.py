@@ -33,6 +33,28 @@ def test_muon_takes_the_matrices_of_the_blocks(network):
     assert not by_muon & by_adam
 
 
+def test_muon_is_torchs(network):
+    """With matrices alone and several of a shape, wide and tall; each of them as if it were alone."""
+    other = deepcopy(network)
+    mine = Optimizers(network, Optimizer(kind="muon", weight_decay=0.1, muon_lr=0.02)).parts[1][0]
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    chosen = [names[p] for p in mine.param_groups[0]["params"]]
+    theirs = torch.optim.Muon(
+        [other.get_parameter(name) for name in chosen], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    assert len({network.get_parameter(name).shape for name in chosen}) < len(chosen)
+    mine.param_groups[0]["lr"] = 0.02
+    for step in range(3):
+        for name in chosen:
+            for one in (network, other):
+                parameter = one.get_parameter(name)
+                parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
+        mine.step()
+        theirs.step()
+    for name in chosen:
+        torch.testing.assert_close(network.get_parameter(name), other.get_parameter(name), atol=2e-4, rtol=0)
+
+
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_state_goes_out_and_in(network, kind):
     def run(optimizers, steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +26,19 @@ class Optimizers:
         """`share` is what a parameter of a name gets of the learning rate; `keep` leaves gradients in their place."""
         self.keep = keep
         self.names: dict[Tensor, str] = {p: name for name, p in network.named_parameters() if p.requires_grad}
-        matrices = [p for p, name in self.names.items() if p.ndim == 2 and ".blocks." in f".{name}"]
-        by_muon = set(matrices) if settings.kind == "muon" else set()
-        groups = dict[tuple[float, float], list[Tensor]]()
+        groups = dict[tuple[str, float, float], list[Tensor]]()
         for parameter, name in self.names.items():
-            if parameter not in by_muon:
-                decay = settings.weight_decay if parameter.ndim > 1 else 0.0
-                groups.setdefault((decay, share(name)), []).append(parameter)
-        listed = [{"params": members, "weight_decay": decay, "share": one} for (decay, one), members in groups.items()]
+            matrix = parameter.ndim == 2 and ".blocks." in f".{name}"
+            decay = settings.weight_decay if parameter.ndim > 1 else 0.0
+            groups.setdefault((settings.kind if matrix else "adamw", decay, share(name)), []).append(parameter)
+        listed: dict[str, list[dict[str, Any]]] = {"adamw": [], "muon": []}
+        for (kind, decay, one), members in groups.items():
+            listed[kind].append({"params": members, "weight_decay": decay, "share": one})
         betas = (settings.beta1, settings.beta2)
-        adam = torch.optim.AdamW(listed, lr=settings.lr, betas=betas, eps=settings.epsilon, fused=True)
+        adam = torch.optim.AdamW(listed["adamw"], lr=settings.lr, betas=betas, eps=settings.epsilon, fused=True)
         self.parts: list[tuple[torch.optim.Optimizer, float]] = [(adam, settings.lr)]
-        if by_muon:
-            shares = {share(self.names[matrix]) for matrix in matrices}
-            listed = [
-                {"params": [m for m in matrices if share(self.names[m]) == one], "share": one} for one in sorted(shares)
-            ]
-            muon = torch.optim.Muon(
-                listed, lr=settings.muon_lr, weight_decay=settings.weight_decay, adjust_lr_fn="match_rms_adamw"
-            )
-            self.parts.append((muon, settings.muon_lr))
+        if listed["muon"]:
+            self.parts.append((Muon(listed["muon"], adjust_lr_fn="match_rms_adamw"), settings.muon_lr))
 
     def clip(self, most: float) -> Tensor:
         """Shortens all gradients to a norm of `most` together; gives the norm they had. AdamW shortens them as it reads
@@ -82,6 +76,44 @@ class Optimizers:
             for parameter in (one for group in optimizer.param_groups for one in group["params"]):
                 mine = found.get(self.names[parameter], {})
                 optimizer.state[parameter] = {key: _place(key, tensor, parameter) for key, tensor in mine.items()}
+
+
+class Muon(torch.optim.Muon):
+    """torch's, with all matrices of a shape in one product: one by one, those of a small model take as long as its step."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            alike = dict[torch.Size, list[Tensor]]()
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    alike.setdefault(parameter.shape, []).append(parameter)
+            for shape, parameters in alike.items():
+                updates = orthogonal(self._momenta(parameters, group["momentum"]), group["ns_coefficients"], group["ns_steps"])
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+                torch._foreach_add_(parameters, updates.float().unbind(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+
+    def _momenta(self, parameters: list[Tensor], momentum: float) -> Tensor:
+        """Nesterov's [n, r, c]."""
+        gradients = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
+        torch._foreach_lerp_(kept, gradients, 1 - momentum)
+        return torch.stack(torch._foreach_lerp(gradients, kept, momentum))
+
+
+def orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
+    """Every matrix of [n, r, c] with singular values near one, by Newton and Schulz in bf16 (Jordan, 2024)."""
+    a, b, c = coefficients
+    turned = x.shape[1] > x.shape[2]
+    x = (x.mT if turned else x).bfloat16()
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if turned else x
 
 
 def _place(key: str, tensor: Tensor, parameter: Tensor) -> Tensor:
