@@ -25,10 +25,15 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
         worker = make()
         yield lambda units: map(worker, units)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,)) as pool:
-        yield lambda units: _in_order(units, lambda unit: pool.submit(_work, unit), Future.result, 2 * workers)
+    with processes(make, workers) as pool:
+        yield lambda units: _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2 * workers)
         pool.shutdown(cancel_futures=True)
+
+
+def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
+    """Processes that each make a worker once; `work` is done by it."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
 
 
 @contextmanager
@@ -95,14 +100,12 @@ class _Actor:
         return self.worker(unit)
 
 
-_worker: Worker | None = None
+_made = list[Worker]()  # this process's own
 
 
 def _start(make: Callable[[], Worker]) -> None:
-    global _worker
-    _worker = make()
+    _made.append(make())
 
 
-def _work(unit: Any) -> Any:
-    assert _worker is not None
-    return _worker(unit)
+def work(unit: Any) -> Any:
+    return _made[0](unit)
