@@ -91,6 +91,5 @@ def _product(helper: Any, old: Any) -> list[Any]:
 
 def replace(field: Any, values: list[Any]) -> None:
     """Changes what a list of a message holds."""
-    kept = list(values)
     del field[:]
-    field.extend(kept)
+    field.extend(values)
