@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from itertools import cycle
 from typing import Any
 
 from bertkit.errors import import_extra
@@ -44,14 +45,10 @@ def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
     if mine:
         library.init(log_to_driver=False, logging_level="error")
     actor = library.remote(num_cpus=1)(_Actor)
-    actors = deque(actor.remote(make) for _ in range(workers))
-
-    def submit(unit: Any) -> Any:
-        actors.rotate(1)
-        return actors[0].work.remote(unit)
-
+    actors = [actor.remote(make) for _ in range(workers)]
+    turns = cycle(actors)
     try:
-        yield lambda units: _in_order(units, submit, library.get, 2 * workers)
+        yield lambda units: _in_order(units, lambda unit: next(turns).work.remote(unit), library.get, 2 * workers)
     finally:
         for each in actors:
             library.kill(each)
