@@ -116,6 +116,10 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
+def write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def read_config(settings: Mapping[str, Any], family: Family) -> Config:
     """Our configuration from a config.json. Keys that are not in the table are not read."""
     _check_keys(settings, family)

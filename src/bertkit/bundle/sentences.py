@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertkit.bundle.families import read_json
+from bertkit.bundle.families import read_json, write_json
 from bertkit.errors import ConfigError
 from bertkit.tasks.task import TaskSettings
 
@@ -37,10 +37,6 @@ def write_pooling(folder: Path, settings: TaskSettings, width: int) -> None:
             (folder / path).mkdir(exist_ok=True)
             modules.append({"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"})
     pooling = {"word_embedding_dimension": width} | {key: name == settings.pooling for name, key in POOLINGS.items()}
-    _write(folder / "modules.json", modules)
-    _write(folder / "1_Pooling" / "config.json", pooling)
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": settings.max_length, "do_lower_case": False})
-
-
-def _write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": settings.max_length, "do_lower_case": False})
