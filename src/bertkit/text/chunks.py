@@ -6,7 +6,7 @@ rare in natural text, are numbered by a dictionary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,6 @@ WIDE_SPACES = tuple(
 )
 _LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # the first `size` bytes of a word
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, with their bits well mixed
-
-Give = Callable[[np.ndarray], np.ndarray]  # the numbers of keys at some places
 
 
 @dataclass(frozen=True)
@@ -106,18 +104,13 @@ class Numbering:
         return chunks.texts(first) + self._number_long(numbers, np.flatnonzero(~short), chunks)
 
     def _number_short(self, low: np.ndarray, high: np.ndarray, numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Finds the keys (low, high) at the given places, or enters them; returns where each new one stood first."""
-        self._make_room(len(places))
-        new = self._probe(low, high, numbers, places, lambda winners: self._fresh(len(winners)))
-        self._used += len(new)
-        return new
-
-    def _probe(self, low: np.ndarray, high: np.ndarray, numbers: np.ndarray, places: np.ndarray, give: Give) -> np.ndarray:
-        """Fills in the numbers of keys; those not there yet are entered with what they are given, and returned.
+        """Finds the keys (low, high) at the given places, or enters them; returns where each new one stood first.
 
         All look at their slot at once. A free slot goes to one of those that want it; who finds another key there moves on.
         """
-        slots, new = self._slots(low, high), [np.empty(0, np.int64)]
+        self._make_room(len(places))
+        slots = self._slots(low, high)
+        new = []
         while len(places):
             there = slots[places]
             free = self._numbers[there] < 0
@@ -125,14 +118,15 @@ class Numbering:
                 wanting, wanted = places[free], there[free]
                 self._numbers[wanted] = wanting  # the last one stays, and wins
                 winners = wanting[self._numbers[wanted] == wanting]
-                self._numbers[slots[winners]] = give(winners)
+                self._numbers[slots[winners]] = self._fresh(len(winners))
                 self._low[slots[winners]], self._high[slots[winners]] = low[winners], high[winners]
                 new.append(winners)
             found = (self._low[there] == low[places]) & (self._high[there] == high[places])
             numbers[places[found]] = self._numbers[there[found]]
             places = places[~found]
             slots[places] = (slots[places] + 1) & self._last
-        return np.concatenate(new)
+        self._used += sum(map(len, new))
+        return np.concatenate([*new, np.empty(0, np.int64)])
 
     def _number_long(self, numbers: np.ndarray, places: np.ndarray, chunks: Chunks) -> list[str]:
         new = []
@@ -155,10 +149,19 @@ class Numbering:
         """Keeps the table at most half full: a larger one takes the numbers over."""
         if 2 * (self._used + more) <= len(self._numbers):
             return
-        entered = self._numbers >= 0
-        low, high, numbers = self._low[entered], self._high[entered], self._numbers[entered]
-        self._make_table(2 * len(self._numbers))
-        self._probe(low, high, numbers, np.arange(len(numbers)), numbers.__getitem__)
+        low, high, numbers = self._low, self._high, self._numbers
+        self._make_table(2 * len(numbers))
+        filled = np.flatnonzero(numbers >= 0)
+        slots, waiting = self._slots(low[filled], high[filled]), np.arange(len(filled))
+        while len(waiting):
+            there = slots[waiting]
+            free = self._numbers[there] < 0
+            self._numbers[there[free]] = numbers[filled[waiting[free]]]
+            settled = self._numbers[there] == numbers[filled[waiting]]
+            at = filled[waiting[settled]]
+            self._low[there[settled]], self._high[there[settled]] = low[at], high[at]
+            waiting = waiting[~settled]
+            slots[waiting] = (slots[waiting] + 1) & self._last
 
     def _make_table(self, slots: int) -> None:
         self._last, self._shift = slots - 1, np.uint64(64 - (slots - 1).bit_length())
