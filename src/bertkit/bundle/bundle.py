@@ -7,7 +7,6 @@ Reads also folders written by transformers of any age, and Google's TensorFlow c
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection
 from dataclasses import asdict
@@ -75,8 +74,8 @@ def write_facts(bundle: Bundle, folder: Path) -> None:
     settings |= families.write_task(task.settings, family) if task and _head(task) else {}
     told = asdict(task.settings) if task else "pretraining"
     own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    (folder / "bertkit.json").write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
+    families.write_json(folder / "config.json", settings)
+    families.write_json(folder / "bertkit.json", own)
     bundle.tokenizer.write_files(folder, max_length=config.positions)
     if task and task.loss == "vectors":
         write_pooling(folder, task.settings, config.width)

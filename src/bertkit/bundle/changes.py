@@ -32,12 +32,10 @@ def extend_vocabulary(network: nn.Module, tokenizer: Tokenizer, old: Bundle) -> 
 
 def _sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     """For each new piece, the old pieces it was made of."""
-    ids = {piece: index for index, piece in enumerate(old.vocabulary)}
+    known = {piece: [index] for index, piece in enumerate(old.vocabulary)}
     spelled = old.pieces([piece.removeprefix("##") for piece in new.vocabulary])
-    return [
-        [ids[piece]] if piece in ids else (pieces.ids.tolist() or [old.unk])
-        for piece, pieces in zip(new.vocabulary, spelled, strict=True)
-    ]
+    found = zip(new.vocabulary, spelled, strict=True)
+    return [known.get(piece) or pieces.ids.tolist() or [old.unk] for piece, pieces in found]
 
 
 def shrink(bundle: Bundle, layers: int) -> Bundle:

@@ -145,10 +145,11 @@ def start(file: Path, threads: int) -> Any:
         for name in outside(file.read_bytes()):
             if (file.parent / name).resolve() != file.parent.resolve() / Path(name).name:
                 raise ArtifactError(f"{file} names data at {name!r}; expected a file beside it: export the model again")
-        options = _runtime().SessionOptions()
+        runtime = import_extra("onnxruntime", "onnx", "an exported model")
+        options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others want the cores, too
-        return _runtime().InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except BertkitError:
         raise
     except Exception as error:  # the runtime raises many kinds
@@ -163,7 +164,3 @@ def outside(message: bytes, kind: str = "model") -> Iterator[str]:
     for number, part in PARTS.get(kind, {}).items():
         for inner in fields.get(number, []):
             yield from outside(inner, part)
-
-
-def _runtime() -> Any:
-    return import_extra("onnxruntime", "onnx", "an exported model")

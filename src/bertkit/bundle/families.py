@@ -6,9 +6,11 @@ bundle/members.py has the tables, one for each member.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ArtifactError, ConfigError
@@ -17,6 +19,8 @@ from bertkit.tasks.task import TaskSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Tensors = dict[str, Tensor]  # by the names of parameters
 
 Settings = Mapping[str, Any]  # of a config.json
 Table = Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
@@ -99,6 +103,23 @@ PROBLEMS = {  # tasks that share a class
 }
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    """An object from a JSON file; {} if there is no file."""
+    if not file.exists():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file}: expected a JSON object, found {type(content).__name__}")
+    return content
+
+
+def write_json(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def read_config(settings: Mapping[str, Any], family: Family) -> Config:
     """Our configuration from a config.json. Keys that are not in the table are not read."""
     _check_keys(settings, family)
@@ -154,13 +175,11 @@ def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
     return {"architectures": [family.heads[task.task].name], **settings, **problem}
 
 
-def from_hugging_face(
-    tensors: Mapping[str, Tensor], family: Family, layers: int, task: str = ""
-) -> tuple[dict[str, Tensor], list[str]]:
+def from_hugging_face(tensors: Tensors, family: Family, layers: int, task: str = "") -> tuple[Tensors, list[str]]:
     """Our parameters from theirs, and the names that were left over. What is absent here is simply absent there."""
     rest = {_modern_name(name, family): tensor for name, tensor in tensors.items()}
     _untie(rest, family)
-    state: dict[str, Tensor] = {}
+    state: Tensors = {}
     for ours, theirs in _expanded(family, layers, task).items():
         if all(name in rest for name in theirs):
             parts = [rest.pop(name) for name in theirs]
@@ -168,11 +187,9 @@ def from_hugging_face(
     return state, sorted(rest)
 
 
-def to_hugging_face(
-    state: Mapping[str, Tensor], family: Family, layers: int, task: str = ""
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def to_hugging_face(state: Tensors, family: Family, layers: int, task: str = "") -> tuple[Tensors, Tensors]:
     """Their parameters from ours, and ours that they have no name for. Without their heads, names go without prefix."""
-    tensors: dict[str, Tensor] = {}
+    tensors: Tensors = {}
     rest = dict(state)
     for ours, theirs in _expanded(family, layers, task).items():
         if ours in rest:
@@ -219,7 +236,7 @@ def _modern_name(name: str, family: Family) -> str:
     return family.prefix + name if name.split(".")[0] in body else name
 
 
-def _untie(tensors: dict[str, Tensor], family: Family) -> None:
+def _untie(tensors: Tensors, family: Family) -> None:
     """Drops copies that older files carry of the tied decoder, and constants that were once saved."""
     for name in ("position_ids", "token_type_ids"):
         tensors.pop(f"{family.prefix}embeddings.{name}", None)
@@ -246,8 +263,7 @@ def _check_keys(settings: Mapping[str, Any], family: Family) -> None:
     """Refuses a config that lacks a size, or spells a setting almost right: it would be missed without a word."""
     known = {*family.keys.values(), *family.refused, *family.required}
     for key in set(settings) - known:
-        close = difflib.get_close_matches(key, known - set(settings), n=1, cutoff=0.9)
-        if close:
+        if close := difflib.get_close_matches(key, known - set(settings), n=1, cutoff=0.9):
             raise ConfigError(f'unknown setting "{key}" (did you mean "{close[0]}"?); correct or remove it')
     sizes = [family.keys[ours] for ours in ("vocabulary", "layers", "width", "heads", "feedforward")]
     if missing := [key for key in (*sizes, *family.needed, *family.required) if key not in settings]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -78,7 +77,7 @@ def read_facts(path: Path) -> Facts:
     try:
         family = family_of(settings)
         config = families.read_config(settings, family)
-        own = _read_json(file.parent / "bertkit.json")
+        own = families.read_json(file.parent / "bertkit.json")
         task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
@@ -103,18 +102,5 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
     folder = path if path.is_dir() else path.parent
     for name in ("config.json", "bert_config.json"):
         if (folder / name).is_file():
-            return _read_json(folder / name), folder / name
+            return families.read_json(folder / name), folder / name
     raise ArtifactError(f"{folder}: no config.json (or bert_config.json) here; expected a model folder")
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    """An object from a JSON file; {} if there is no file."""
-    if not file.exists():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not readable as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file}: expected a JSON object, found {type(content).__name__}")
-    return content

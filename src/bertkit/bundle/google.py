@@ -68,10 +68,9 @@ def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
 
 
 def hugging_face_name(name: str) -> tuple[str, bool]:
-    """The name Hugging Face gives a variable, and whether its matrix is stored transposed."""
+    """The name old files of Hugging Face give a variable, and whether its matrix is stored transposed."""
     words = name.replace("/", ".")
     words = re.sub(r"\.layer_(\d+)\.", r".layer.\1.", words)
-    words = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", words))
     words = re.sub(r"_embeddings$", "_embeddings.weight", words)
     words = re.sub(r"\.output_weights$", ".weight", re.sub(r"\.output_bias$", ".bias", words))
     return re.sub(r"\.kernel$", ".weight", words), words.endswith(".kernel")

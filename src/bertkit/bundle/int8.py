@@ -80,17 +80,12 @@ def _product(helper: Any, old: Any) -> list[Any]:
     """The map of whole numbers, scaled back [T, C]; and its bias."""
     node, (x, name, *bias), (y,) = helper.make_node, old.input, old.output
     whole = [f"{x}.int8", f"{name}.int8", "one", f"{name}.scales", "middle"]
-    scaled = f"{y}.scaled" if bias else y
-    added = [node("Add", [scaled, *bias], [y])] if bias else []
-    return [
-        node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain="com.microsoft"),
-        node("Mul", [f"{y}.whole", f"{x}.scales"], [scaled]),
-        *added,
-    ]
+    product = node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain="com.microsoft")
+    scaled = node("Mul", [f"{y}.whole", f"{x}.scales"], [f"{y}.scaled" if bias else y])
+    return [product, scaled, node("Add", [f"{y}.scaled", *bias], [y])] if bias else [product, scaled]
 
 
 def replace(field: Any, values: list[Any]) -> None:
     """Changes what a list of a message holds."""
-    kept = list(values)
     del field[:]
-    field.extend(kept)
+    field.extend(values)

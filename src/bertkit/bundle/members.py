@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bertkit.bundle.families import KEYS, PLAIN, Family, Head, Settings, Table, pair
+from bertkit.bundle.families import KEYS, PLAIN, PROBLEMS, Family, Head, Settings, Table, pair
 from bertkit.errors import ConfigError
 
 
@@ -45,9 +45,7 @@ def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str
     """The fine-tuned classes: what they call the last map, and the pooler before it."""
     pooled = Head(f"{classes}ForSequenceClassification", output, pooler)
     return {
-        "classification": pooled,
-        "multilabel": pooled,
-        "regression": pooled,
+        **dict.fromkeys(PROBLEMS, pooled),
         "tagging": Head(f"{classes}ForTokenClassification", "classifier"),
         "qa": Head(f"{classes}ForQuestionAnswering", "qa_outputs"),
         "choice": Head(f"{classes}ForMultipleChoice", "classifier", choice or pooler),
@@ -56,11 +54,8 @@ def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str
 
 def _classes(name: str, **more: str) -> Mapping[tuple[str, ...], str]:
     """Those with no head, with the one that fills in pieces, and with others."""
-    return {
-        (): f"{name}Model",
-        ("masked",): f"{name}ForMaskedLM",
-        **{tuple(heads.split("_")): more[heads] for heads in more},
-    }
+    others = {tuple(heads.split("_")): theirs for heads, theirs in more.items()}
+    return {(): f"{name}Model", ("masked",): f"{name}ForMaskedLM", **others}
 
 
 def _without(settings: Settings, *keys: str) -> dict[str, Any]:
@@ -250,9 +245,9 @@ def _read_modern(settings: Settings) -> Settings:
     if kinds and whole != [*range(0, len(kinds), every)]:
         raise ConfigError(f"layer_types is {kinds}; expected every n-th layer, from the first on, to be full_attention")
     bases = settings.get("rope_parameters") or {}
-    old = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-    default = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
-    full, near = (float(bases.get(kind, {}).get("rope_theta", settings.get(old[kind]) or default[kind])) for kind in default)
+    old = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
+    usual = {kind: settings.get(key) or default for kind, (key, default) in old.items()}
+    full, near = (float(bases.get(kind, {}).get("rope_theta", base)) for kind, base in usual.items())
     window = settings.get("local_attention", 128) // 2
     return {**settings, "window": window, "global_every": every, "rotary_base": full, "local_rotary_base": near}
 

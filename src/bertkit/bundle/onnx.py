@@ -104,8 +104,6 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     if int8:
         quantize(model)
     onnx.save(model, file, save_as_external_data=True, location=f"{GRAPH}.data", size_threshold=1024)
-    for part in folder.iterdir():  # the weights would be for their owner alone
-        part.chmod(file.stat().st_mode)
 
 
 def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:

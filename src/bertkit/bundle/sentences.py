@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bertkit.bundle.families import read_json, write_json
 from bertkit.errors import ConfigError
 from bertkit.tasks.task import TaskSettings
 
 POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
+MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}  # → the folders that we give them
 
 
 def read_pooling(folder: Path) -> TaskSettings | None:
@@ -17,35 +19,24 @@ def read_pooling(folder: Path) -> TaskSettings | None:
     if not (file := folder / "modules.json").is_file():
         return None
     modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in json.loads(file.read_text(encoding="utf-8"))}
-    if unknown := set(modules) - {"Transformer", "Pooling", "Normalize"}:
-        raise ConfigError(f"modules.json has {', '.join(sorted(unknown))}; expected Transformer, Pooling, Normalize")
-    told = _read(folder / modules["Pooling"] / "config.json")
+    if unknown := set(modules) - set(MODULES):
+        raise ConfigError(f"modules.json has {', '.join(sorted(unknown))}; expected {', '.join(MODULES)}")
+    told = read_json(folder / modules["Pooling"] / "config.json")
     chosen = [name for name, key in POOLINGS.items() if told.get(key) or told.get("pooling_mode") == name]
     if len(chosen) != 1:
         raise ConfigError(f"the pooling of {folder} is {told}; expected one of {', '.join(POOLINGS)}")
-    length = _read(folder / "sentence_bert_config.json").get("max_seq_length") or 512
+    length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or 512
     return TaskSettings(task="similarity", pooling=chosen[0], normalize="Normalize" in modules, max_length=length)
 
 
 def write_pooling(folder: Path, settings: TaskSettings, width: int) -> None:
     """The files that make sentence-transformers read the artifact as it was tuned."""
-    names = ["Transformer", "Pooling", *(["Normalize"] if settings.normalize else [])]
-    paths = ["", "1_Pooling", "2_Normalize"]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (name, path) in enumerate(zip(names, paths, strict=False))
-    ]
-    for path in paths[1 : len(names)]:
-        (folder / path).mkdir()
+    modules = list[dict[str, Any]]()
+    for i, (name, path) in enumerate(MODULES.items()):
+        if name != "Normalize" or settings.normalize:
+            (folder / path).mkdir(exist_ok=True)
+            modules.append({"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"})
     pooling = {"word_embedding_dimension": width} | {key: name == settings.pooling for name, key in POOLINGS.items()}
-    _write(folder / "modules.json", modules)
-    _write(folder / "1_Pooling" / "config.json", pooling)
-    _write(folder / "sentence_bert_config.json", {"max_seq_length": settings.max_length, "do_lower_case": False})
-
-
-def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-
-
-def _write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": settings.max_length, "do_lower_case": False})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
+ROW = np.dtype([("hash", "S16"), ("document", "<i8")])
 
 
 def duplicate_documents(texts: Iterable[str], scratch: Path) -> np.ndarray:
@@ -33,6 +33,5 @@ def duplicate_documents(texts: Iterable[str], scratch: Path) -> np.ndarray:
 
 def _later(rows: np.ndarray) -> np.ndarray:
     """Documents that share a hash with an earlier row."""
-    rows = rows[np.lexsort((rows["document"], rows["low"], rows["high"]))]
-    same = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
-    return rows["document"][1:][same]
+    _, first = np.unique(rows["hash"], return_index=True)
+    return np.delete(rows["document"], first)

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from itertools import cycle
 from typing import Any
 
 from bertkit.errors import import_extra
@@ -25,10 +26,15 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
         worker = make()
         yield lambda units: map(worker, units)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,)) as pool:
-        yield lambda units: _in_order(units, lambda unit: pool.submit(_work, unit), Future.result, 2 * workers)
+    with processes(make, workers) as pool:
+        yield lambda units: _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2 * workers)
         pool.shutdown(cancel_futures=True)
+
+
+def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
+    """Processes that each make a worker once; `work` is done by it."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
 
 
 @contextmanager
@@ -39,14 +45,10 @@ def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
     if mine:
         library.init(log_to_driver=False, logging_level="error")
     actor = library.remote(num_cpus=1)(_Actor)
-    actors = deque(actor.remote(make) for _ in range(workers))
-
-    def submit(unit: Any) -> Any:
-        actors.rotate(1)
-        return actors[0].work.remote(unit)
-
+    actors = [actor.remote(make) for _ in range(workers)]
+    turns = cycle(actors)
     try:
-        yield lambda units: _in_order(units, submit, library.get, 2 * workers)
+        yield lambda units: _in_order(units, lambda unit: next(turns).work.remote(unit), library.get, 2 * workers)
     finally:
         for each in actors:
             library.kill(each)
@@ -95,14 +97,12 @@ class _Actor:
         return self.worker(unit)
 
 
-_worker: Worker | None = None
+_made = list[Worker]()  # this process's own
 
 
 def _start(make: Callable[[], Worker]) -> None:
-    global _worker
-    _worker = make()
+    _made.append(make())
 
 
-def _work(unit: Any) -> Any:
-    assert _worker is not None
-    return _worker(unit)
+def work(unit: Any) -> Any:
+    return _made[0](unit)

@@ -6,13 +6,14 @@ something else (a new phase, a larger batch), it is dropped and begun anew. So l
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from bertkit.data.engines import Worker, processes, work
 from bertkit.data.examples import Examples, ExampleSource
 
 
@@ -29,10 +30,7 @@ class Loader:
 
     def __init__(self, sources: list[ExampleSource], *, workers: int = 0, rank: int = 0, world: int = 1, ahead: int = 4):
         self.sources, self.rank, self.world, self.ahead = sources, rank, world, ahead
-        self.pool: ProcessPoolExecutor | None = None
-        if workers:
-            context = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(sources,))
+        self.pool = processes(partial(_worker, sources), workers) if workers else None
         self._begun = deque[tuple[tuple[int, int, int], list[Future], int]]()
 
     def step(self, phase: int, rows: int, cursor: int) -> Step:
@@ -51,7 +49,7 @@ class Loader:
     def _begin(self, phase: int, rows: int, cursor: int) -> None:
         assert self.pool is not None
         mine, behind = self._descriptors(phase, rows, cursor)
-        self._begun.append(((phase, rows, cursor), [self.pool.submit(_batch, phase, one) for one in mine], behind))
+        self._begun.append(((phase, rows, cursor), [self.pool.submit(work, (phase, one)) for one in mine], behind))
 
     def _descriptors(self, phase: int, rows: int, cursor: int) -> tuple[list[Examples], int]:
         """The examples of this rank's rows, and the cursor behind the rows of all ranks."""
@@ -74,15 +72,8 @@ class Loader:
             self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-_sources: list[ExampleSource] = []
-
-
-def _start(sources: list[ExampleSource]) -> None:
+def _worker(sources: list[ExampleSource]) -> Worker:
     import torch
 
     torch.set_num_threads(1)
-    _sources[:] = sources
-
-
-def _batch(phase: int, examples: Examples) -> Any:
-    return _sources[phase].batch(examples)
+    return lambda unit: sources[unit[0]].batch(unit[1])  # a phase, and examples of it

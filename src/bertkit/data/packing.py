@@ -19,6 +19,8 @@ from bertkit.model.batch import Batch, Bucket
 BUDGET, GPU_BUDGET = 4096, 16_384  # tokens of a batch
 SMALL = 4096  # scores of a head that cutting a grid in two must spare, as every grid costs time too
 
+Sequences = Sequence[np.ndarray]  # of ids, or of segments
+
 
 @dataclass(frozen=True)
 class Shapes:
@@ -55,20 +57,14 @@ class Packed:
         return replace(self, batch=batch, **{n: change(v) for n, v in beside.items() if hasattr(v, "shape")})
 
 
-def pack(ids: Sequence[np.ndarray], segments: Sequence[np.ndarray] | None = None, shapes: Shapes | None = None) -> Batch:
+def pack(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None) -> Batch:
     """One batch of all the given sequences, in their order."""
     import torch  # what lays batches out must do without
 
     return lay(ids, segments, shapes).map(torch.from_numpy)
 
 
-def lay(
-    ids: Sequence[np.ndarray],
-    segments: Sequence[np.ndarray] | None = None,
-    shapes: Shapes | None = None,
-    *,
-    grids: bool = True,
-) -> Batch:
+def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:
     """The same as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
@@ -107,8 +103,8 @@ def lay_row(
 
 
 def batches(
-    ids: Sequence[np.ndarray],
-    segments: Sequence[np.ndarray] | None = None,
+    ids: Sequences,
+    segments: Sequences | None = None,
     use: Callable[[Batch], Any] = lambda batch: batch,
     *,
     budget: int = BUDGET,

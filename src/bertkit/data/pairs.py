@@ -68,8 +68,7 @@ def plan_spans(store: Store, *, kind: str, length: int, short: float, seed: int,
         bounds = documents[first : last + 1]
         chunks = _lay_out(store, bounds, kind, length, short, seed, epoch)
         chosen = _follow(chunks.following - bounds[0], bounds - bounds[0])
-        owners = np.searchsorted(documents, chosen + bounds[0], side="right") - 1
-        parts.append(_spans(store, chunks, chosen, owners, kind, length, seed, epoch))
+        parts.append(_spans(store, chunks, chosen, kind, length, seed, epoch))
     return Spans(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Spans)))
 
 
@@ -96,7 +95,9 @@ def _lay_out(store: Store, bounds: np.ndarray, kind: str, length: int, short: fl
     if kind == "next":
         away |= split == end  # a chunk of one sentence has no rest that could follow
         return _Chunks(first, split, end, room, away, np.where(away, split, end))
-    return _Chunks(first, end if kind == "none" else split, end, room, away, end)
+    if kind == "none":
+        return _Chunks(first, end, end, room, np.zeros_like(away), end)
+    return _Chunks(first, split, end, room, away, end)
 
 
 def _follow(following: np.ndarray, bounds: np.ndarray) -> np.ndarray:
@@ -109,9 +110,7 @@ def _follow(following: np.ndarray, bounds: np.ndarray) -> np.ndarray:
     return np.array(chosen, np.int64)
 
 
-def _spans(
-    store: Store, chunks: _Chunks, chosen: np.ndarray, owners: np.ndarray, kind: str, length: int, seed: int, epoch: int
-) -> Spans:
+def _spans(store: Store, chunks: _Chunks, chosen: np.ndarray, kind: str, length: int, seed: int, epoch: int) -> Spans:
     """The tokens of the chosen chunks' A and B."""
     places = store.sentence_bounds
     first, split, end = chunks.first[chosen], chunks.split[chosen], chunks.end[chosen]
@@ -119,22 +118,20 @@ def _spans(
     b = np.stack([places[split], places[end]])
     label = chunks.away[chosen].astype(np.int64)
     if kind == "next":
-        elsewhere = _elsewhere(store, owners, chunks.room[chosen] - (a[1] - a[0]), first, seed, epoch)
-        b = np.where(label, elsewhere, b)
+        b = np.where(label, _elsewhere(store, first, chunks.room[chosen] - (a[1] - a[0]), seed, epoch), b)
     if kind == "order":
         paired = b[1] > b[0]
         a, b, label, first = np.where(label, b, a)[:, paired], np.where(label, a, b)[:, paired], label[paired], first[paired]
-    if kind == "none":
-        label = np.zeros_like(label)
     return _cut(a, b, label, length, draw(seed, 3, epoch, first[:, None], np.arange(2 * _WORDS)))
 
 
-def _elsewhere(store: Store, owners: np.ndarray, room: np.ndarray, first: np.ndarray, seed: int, epoch: int) -> np.ndarray:
-    """[2, n] begin and end of a span of about `room` tokens, from a random sentence of a random other document on."""
+def _elsewhere(store: Store, first: np.ndarray, room: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    """[2, n] begin and end of a span of about `room` tokens, from a random sentence of a document that is not `first`'s."""
     documents, places = store.document_bounds, store.sentence_bounds
     bits = draw(seed, 2, epoch, first[:, None], np.arange(2))
     other = below(bits[:, 0], max(1, store.documents - 1))
-    other += (other >= owners) & (store.documents > 1)
+    own = np.searchsorted(documents, first, side="right") - 1
+    other += (other >= own) & (store.documents > 1)
     begin = documents[other] + below(bits[:, 1], documents[other + 1] - documents[other])
     end = np.searchsorted(places, places[begin] + room, side="left").clip(begin + 1, documents[other + 1])
     return np.stack([places[begin], places[end]])

@@ -25,10 +25,10 @@ class Input:
     origin: Any = None  # what decoding needs: word numbers, or characters of the text
 
     @classmethod
-    def of(cls, encoding: Encoding, targets: Any = None, origin: Any = None) -> Input:
+    def of(cls, encoding: Encoding, targets: Any = None) -> Input:
         """A sequence that is judged by its first token."""
         known = np.zeros(0) if targets is None else np.asarray(targets)
-        return cls(encoding.ids, encoding.segments, np.zeros(1, np.int64), known, origin)
+        return cls(encoding.ids, encoding.segments, np.zeros(1, np.int64), known)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -58,15 +58,14 @@ def cut_windows(count: int, room: int, stride: int) -> Iterator[slice]:
 
 def text_windows(tokenizer: Tokenizer, a: Pieces, b: Pieces | None, length: int, stride: int) -> list[Encoding]:
     """A text, or a pair, in windows over its longer part; with no stride it is cut off instead."""
-    specials = 2 if b is None else 2 + tokenizer.between
-    whole = len(a) + (0 if b is None else len(b)) + specials
-    if not stride or whole <= length:
+    room = length - (2 if b is None else 2 + tokenizer.between)
+    if not stride or len(a) + (0 if b is None else len(b)) <= room:
         return [tokenizer.join(a, b, max_length=length)]
     if b is None:
-        return [tokenizer.join(a[part]) for part in cut_windows(len(a), length - 2, min(stride, length - 2))]
+        return [tokenizer.join(a[part]) for part in cut_windows(len(a), room, min(stride, room))]
     short_first = len(a) <= len(b)
     short, long = (a, b) if short_first else (b, a)
-    short = short[: (length - specials) // 2]
-    room = length - specials - len(short)
+    short = short[: room // 2]
+    room -= len(short)
     parts = [long[part] for part in cut_windows(len(long), room, min(stride, room))]
     return [tokenizer.join(short, part) if short_first else tokenizer.join(part, short) for part in parts]

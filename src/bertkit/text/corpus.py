@@ -63,7 +63,6 @@ class Corpus:
             except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
                 raise DataError(f"the compressed file is damaged or cut off ({error}); fetch it again", path) from error
             self._read_before += path.stat().st_size
-            self._stream = None
 
     def _documents(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
         readers = {".txt": self._blank_separated, ".jsonl": self._json_lines, ".parquet": self._parquet_rows}
@@ -140,13 +139,12 @@ class Corpus:
                 continue
             if "\0" in line:
                 self._complain("a NUL byte; expected text in UTF-8", path, number)
-                continue
-            yield number, line
+            else:
+                yield number, line
 
     def _complain(self, message: str, path: Path, line: int) -> None:
-        error = DataError(f"{message} (--bad skip leaves such lines out)", path, line)
         if self.bad == "stop":
-            raise error
+            raise DataError(f"{message} (--bad skip leaves such lines out)", path, line)
         self.skipped += 1
         if len(self.complaints) < 10:
             self.complaints.append(str(DataError(message, path, line)))

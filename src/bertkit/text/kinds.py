@@ -30,40 +30,36 @@ SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Me
 
 
 def wordpiece(vocabulary: dict[str, int], *, cased: bool, max_word: int = MAX_WORD) -> Backend:
-    backend = Backend(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=max_word))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=not cased)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##", cleanup=True)
-    return backend
+    model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=max_word)
+    normalizer, decoder = normalizers.BertNormalizer(lowercase=not cased), decoders.WordPiece(prefix="##", cleanup=True)
+    return _put_together(model, normalizer, pre_tokenizers.BertPreTokenizer(), decoder)
 
 
 def byte_bpe(model: models.BPE) -> Backend:
     """RoBERTa's: every text has its pieces, down to bytes; white space belongs to the word behind it."""
-    backend = Backend(model)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    return backend
+    return _put_together(model, None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
 
 
 def albert(model: models.Unigram, *, cased: bool, accents: bool, charsmap: bytes = b"") -> Backend:
-    backend = Backend(model)
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     steps += [] if accents else [normalizers.NFKD(), normalizers.StripAccents()]
     steps += [] if cased else [normalizers.Lowercase()]
     steps += [normalizers.Precompiled(charsmap)] if charsmap else []
-    backend.normalizer = normalizers.Sequence(steps)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
-    backend.decoder = decoders.Metaspace()
-    return backend
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    return _put_together(model, normalizers.Sequence(steps), splitter, decoders.Metaspace())
 
 
 def deberta(model: models.Unigram, *, cased: bool) -> Backend:
-    backend = Backend(model)
     steps = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(left=False)]
-    backend.normalizer = normalizers.Sequence(steps if cased else [normalizers.Lowercase(), *steps])
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Metaspace()
+    normalizer = normalizers.Sequence(steps if cased else [normalizers.Lowercase(), *steps])
+    backend = _put_together(model, normalizer, pre_tokenizers.Metaspace(), decoders.Metaspace())
     backend.add_special_tokens(["[MASK]"])  # its vocabulary ends before it
+    return backend
+
+
+def _put_together(model: models.Model, normalizer: Any, splitter: Any, decoder: Any) -> Backend:
+    backend = Backend(model)
+    backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, splitter, decoder
     return backend
 
 

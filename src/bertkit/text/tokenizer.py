@@ -30,6 +30,8 @@ FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model
 NORMALIZER = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
+Texts = Sequence[str]
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -155,7 +157,7 @@ class Tokenizer:
     def __len__(self) -> int:
         return len(self.vocabulary)
 
-    def pieces(self, texts: Sequence[str], *, read_mask: bool = False) -> list[Pieces]:
+    def pieces(self, texts: Texts, *, read_mask: bool = False) -> list[Pieces]:
         """The pieces of each text, without special ones; `read_mask` reads "[MASK]", or the mask's own spelling, as it."""
         backend = self._mask_reader if read_mask else self._backend
         with _checked(texts):
@@ -169,7 +171,7 @@ class Tokenizer:
         """The pieces of words as they stand within a sentence: byte-level pieces know the space before them."""
         return self.pieces([f" {word}" for word in words] if self.kind == "bpe" else words)
 
-    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def ids(self, texts: Texts) -> list[list[int]]:
         """The ids of `pieces` alone, faster."""
         with _checked(texts):
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -185,12 +187,7 @@ class Tokenizer:
         return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)[0]
 
     def encode_batch(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        *,
-        max_length: int | None = None,
-        read_mask: bool = False,
+        self, texts: Texts, pairs: Texts | None = None, *, max_length: int | None = None, read_mask: bool = False
     ) -> list[Encoding]:
         """Many texts, or pairs, as the model sees them, each at most `max_length` pieces long if given."""
         if pairs is not None and len(pairs) != len(texts):

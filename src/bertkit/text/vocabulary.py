@@ -73,14 +73,7 @@ class Learned:
 
 
 def learn_vocabulary(
-    corpus: Corpus,
-    size: int,
-    *,
-    kind: str = "wordpiece",
-    cased: bool = False,
-    max_chunks: int = MAX_CHUNKS,
-    max_words: int = MAX_WORDS,
-    alphabet: int = ALPHABET,
+    corpus: Corpus, size: int, *, kind: str = "wordpiece", cased: bool = False, max_chunks: int = MAX_CHUNKS
 ) -> Learned:
     """Learns `size` pieces from the corpus; the same corpus gives the same vocabulary."""
     if kind not in KINDS:
@@ -90,10 +83,10 @@ def learn_vocabulary(
     words, too_long = _split(counts.table, backend)
     if not words:
         raise InputError(f"the corpus holds no words (in {documents:,} documents); give it some text")
-    words = Counter(dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:max_words]))
+    words = Counter(dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]))
     counts.table.clear()
     with spinner(f"learning {size:,} pieces from {len(words):,} distinct words"):
-        backend.model = _learn(kind, backend.model, words, size, alphabet)
+        backend.model = _learn(kind, backend.model, words, size)
     return Learned(Tokenizer(backend), documents, len(words), counts.pruned, counts.shortfall, too_long, corpus.skipped)
 
 
@@ -132,9 +125,9 @@ def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
     return words, len(too_long)
 
 
-def _learn(kind: str, model: models.Model, words: Counter[str], size: int, alphabet: int) -> models.Model:
+def _learn(kind: str, model: models.Model, words: Counter[str], size: int) -> models.Model:
     """Fills the model with pieces: special ones, single characters, then others as they were learned."""
-    letters = _letters(words, alphabet)
+    letters = _letters(words)
     words = Counter({word: count for word, count in words.items() if letters.issuperset(word)})
     fixed = [*KINDS[kind], *_single(kind, letters, words)]
     if size < len(fixed):
@@ -175,13 +168,13 @@ def _in_order(model: models.Unigram) -> models.Unigram:
     return models.Unigram([*map(tuple, special), *pieces], special.index(["<unk>", 0.0]))
 
 
-def _letters(words: Counter[str], alphabet: int) -> set[str]:
+def _letters(words: Counter[str]) -> set[str]:
     """The most frequent characters; among equals the first in Unicode."""
     counts = Counter[str]()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
-    return set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:alphabet])
+    return set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:ALPHABET])
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
