@@ -30,9 +30,10 @@ from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
-GRID: dict[str, Sequence[Any]] = dict(
-    batch=(16, 32), lr=(5e-5, 3e-5, 2e-5), epochs=(2.0, 3.0, 4.0)
-)  # the paper's (appendix A.3)
+File = Path | str | None  # or a folder, where one is named
+Named = Columns | Mapping[str, str] | None  # which column holds what
+# The paper's (appendix A.3).
+GRID: dict[str, Sequence[Any]] = dict(batch=(16, 32), lr=(5e-5, 3e-5, 2e-5), epochs=(2.0, 3.0, 4.0))
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,10 @@ def finetune(
     out: Path | str,
     *,
     teacher: Bundle | None = None,
-    train: Path | str | None = None,
-    dev: Path | str | None = None,
-    data_dir: Path | str | None = None,
-    columns: Columns | Mapping[str, str] | None = None,
+    train: File = None,
+    dev: File = None,
+    data_dir: File = None,
+    columns: Named = None,
     settings: Sequence[str] = (),
     search: str | None = None,
     restarts: int = 1,
@@ -102,7 +103,7 @@ def finetune(
     if ensemble > 1:
         together = kind(recipe.task).score(data.dev, tuner.answer(members, data.dev))
         results["ensemble"] = {"members": [str(plan.run) for plan in ranked[:ensemble]], "metrics": together}
-    _write_json(run / "results.json", results)
+    write_text(run / "results.json", json.dumps(results, indent=2, ensure_ascii=False, default=float) + "\n")
     write_task_report(run)
     if what in SETS and data_dir is not None:
         tuner.hand_in(members, data_dir, run / "predictions")
@@ -172,14 +173,7 @@ class Tuner:
 FILES = ("train", "dev", "data_dir", "columns", "bad")
 
 
-def read_data(
-    what: str,
-    train: Path | str | None,
-    dev: Path | str | None,
-    data_dir: Path | str | None,
-    columns: Columns | Mapping[str, str] | None,
-    bad: str | None,
-) -> tuple[Tuning, Data]:
+def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named, bad: str | None) -> tuple[Tuning, Data]:
     """The recipe and records of a named set, or of a task with files of one's own."""
     if what in SETS:
         if data_dir is None:
@@ -267,7 +261,3 @@ def _effort(plan: Plan) -> dict[str, Any]:
 def _tried(plan: Plan) -> dict[str, Any]:
     recipe = plan.recipe
     return dict(lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score)
-
-
-def _write_json(file: Path, content: Any) -> None:
-    write_text(file, json.dumps(content, indent=2, ensure_ascii=False, default=float) + "\n")

@@ -7,10 +7,11 @@ tokens, as soon as a budget is full or the oldest has waited long enough.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from threading import Condition, Thread
 from typing import Any
 
@@ -108,12 +109,9 @@ class Batcher:
 
     def _take(self) -> list[_Request]:
         """The oldest request and those that ask the same, as far as the budget goes."""
-        batch, tokens = list[_Request](), 0
-        for request in [other for other in self._requests if other.question == self._requests[0].question]:
-            tokens += request.tokens
-            if batch and tokens > self.model.budget:
-                break
-            batch.append(request)
+        same = [request for request in self._requests if request.question == self._requests[0].question]
+        totals = list(accumulate(request.tokens for request in same))
+        batch = same[: max(1, bisect_right(totals, self.model.budget))]
         taken = set(batch)
         self._requests = [request for request in self._requests if request not in taken]
         return batch

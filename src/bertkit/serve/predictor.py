@@ -32,15 +32,8 @@ from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import Encoding, Pieces
 
-ANSWERS = {  # task → the verb that asks for it
-    "classification": "classify",
-    "multilabel": "classify",
-    "regression": "classify",
-    "tagging": "tag",
-    "qa": "ask",
-    "choice": "choose",
-    "similarity": "embed",
-}
+JUDGED = ("classification", "multilabel", "regression")  # tasks that are asked alike
+ANSWERS = dict.fromkeys(JUDGED, "classify") | {"tagging": "tag", "qa": "ask", "choice": "choose", "similarity": "embed"}
 MANY = 256  # texts from which on a progress bar is worth its line
 HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
 Spans = list[tuple[int, int]]  # of words, in characters
@@ -177,7 +170,7 @@ class Model:
         if pairs is not None and len(pairs) != len(texts):
             raise InputError(f"{len(texts)} texts cannot pair with {len(pairs)}; give one partner to each")
         records = [Record(text, pair) for text, pair in zip(texts, pairs or [None] * len(texts), strict=True)]
-        return self.answer(records, "classification", "multilabel", "regression")
+        return self.answer(records, *JUDGED)
 
     @overload
     def tag(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]

@@ -37,9 +37,7 @@ class Prompt:
     def classify(self, texts: Sequence[str]) -> list[Classified]:
         """The likeliest label of each text."""
         chances = softmax(self._scores(self.pattern, texts) - self.usual)
-        each = [dict(zip(self.labels, row.tolist(), strict=True)) for row in chances]
-        likeliest = [max(one, key=one.__getitem__) for one in each]
-        return [Classified(label, one[label], one) for label, one in zip(likeliest, each, strict=True)]
+        return [Classified.of(self.labels, row) for row in chances]
 
     def _fit(self, pattern: str, examples: Sequence[Record]) -> tuple[float, np.ndarray]:
         """How likely a pattern makes the examples' labels, and each word with it on average."""

@@ -24,6 +24,12 @@ class Classified(NamedTuple):
     probability: float
     probabilities: dict[str, float]
 
+    @classmethod
+    def of(cls, labels: Sequence[str], chances: np.ndarray) -> Classified:
+        """The answer where each label has its chance."""
+        best = int(chances.argmax())
+        return cls(labels[best], float(chances[best]), dict(zip(labels, chances.tolist(), strict=True)))
+
 
 class Labelled(NamedTuple):
     """All labels that are likelier than not, and how likely each is."""
@@ -57,9 +63,6 @@ class Judged(Task):
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         return [self.answer(np.concatenate(windows).mean(0)) for windows in logits]
 
-    def named(self, chances: np.ndarray) -> dict[str, float]:
-        return dict(zip(self.settings.labels, chances.tolist(), strict=True))
-
 
 class Classification(Judged):
     loss: ClassVar[str] = "classes"
@@ -72,9 +75,7 @@ class Classification(Judged):
         return [NOTHING if record.label is None else number_of(record.label, self.settings.labels, record)]
 
     def answer(self, logits: np.ndarray) -> Any:
-        chances = softmax(logits / self.settings.temperature)
-        best = int(chances.argmax())
-        return Classified(self.settings.labels[best], float(chances[best]), self.named(chances))
+        return Classified.of(self.settings.labels, softmax(logits / self.settings.temperature))
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
         return [self.settings.labels.index(str(record.label)) for record in records]
@@ -96,16 +97,15 @@ class Multilabel(Judged):
         return label_set(settings, [label for record in records for label in record.label or ()])  # type: ignore[union-attr]
 
     def target(self, record: Record) -> Any:
-        labels = self.settings.labels
-        if record.label is None:
-            return np.full((1, len(labels)), np.nan, np.float32)
-        chosen = {number_of(label, labels, record) for label in record.label}  # type: ignore[union-attr]
-        return np.array([[index in chosen for index in range(len(labels))]], np.float32)
+        target = np.full((1, self.outputs), np.nan if record.label is None else 0.0, np.float32)
+        for label in record.label or ():  # type: ignore[union-attr]
+            target[0, number_of(label, self.settings.labels, record)] = 1.0
+        return target
 
     def answer(self, logits: np.ndarray) -> Any:
         chances = 1 / (1 + np.exp(-logits / self.settings.temperature))
-        chosen = tuple(label for label, chance in zip(self.settings.labels, chances, strict=True) if chance > 0.5)
-        return Labelled(chosen, self.named(chances))
+        named = dict(zip(self.settings.labels, chances.tolist(), strict=True))
+        return Labelled(tuple(label for label, chance in named.items() if chance > 0.5), named)
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
         return [self._flags(record.label) for record in records]

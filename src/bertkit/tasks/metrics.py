@@ -21,6 +21,8 @@ import numpy as np
 from bertkit.errors import InputError
 
 Items = Sequence[Any] | np.ndarray
+Metric = Callable[[Any, Any], float]
+Sentences = Iterable[Iterable[str]]  # of tags
 Entity = tuple[str, int, int]  # kind, begin, end: tags[begin:end]
 TEMPERATURES = (0.1, 10.0)  # beyond, a set is too small or too easy to say anything about certainty
 
@@ -99,7 +101,7 @@ def entities(tags: Iterable[str]) -> list[Entity]:
     return found
 
 
-def entity_counts(gold: Iterable[Iterable[str]], found: Iterable[Iterable[str]]) -> np.ndarray:
+def entity_counts(gold: Sentences, found: Sentences) -> np.ndarray:
     """[sentences, 3]: entities right, in gold, found. `entity_f1` of its rows is what bootstrap needs."""
     pairs = [(set(entities(truth)), set(entities(said))) for truth, said in zip(gold, found, strict=True)]
     return np.array([(len(truth & said), len(truth), len(said)) for truth, said in pairs], np.int64).reshape(-1, 3)
@@ -110,9 +112,7 @@ def entity_f1(counts: np.ndarray) -> float:
     return float(_f1(*counts.sum(0)))
 
 
-def entity_scores(
-    gold: Iterable[Iterable[str]], found: Iterable[Iterable[str]]
-) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+def entity_scores(gold: Sentences, found: Sentences) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
     """Precision, recall and F1 over the tagged sentences, and the same for each kind with its count in gold and found."""
     right, wanted, given = Counter[str](), Counter[str](), Counter[str]()
     for truth, said in zip(map(entities, gold), map(entities, found), strict=True):
@@ -211,24 +211,20 @@ def fit_temperature(logits: np.ndarray, gold: Items) -> float:
     return float(np.exp(middle))
 
 
-def bootstrap(
-    metric: Callable[[Any, Any], float], gold: Items, found: Items, samples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap(metric: Metric, gold: Items, found: Items, samples: int = 1000, seed: int = 0) -> tuple[float, float]:
     """The 95 % interval of a metric: its spread when the items, gold and found together, are drawn anew with replacement."""
     if not len(gold):
         return 0.0, 0.0
     generator = np.random.default_rng(seed)
-    takers = _taker(gold), _taker(found)
-    scores = []
-    for _ in range(samples):
-        rows = generator.integers(len(gold), size=len(gold))
-        scores.append(metric(*(take(rows) for take in takers)))
+    drawn = (generator.integers(len(gold), size=len(gold)) for _ in range(samples))
+    truth, said = _taker(gold), _taker(found)
+    scores = [metric(truth(rows), said(rows)) for rows in drawn]
     low, high = np.quantile(scores, [0.025, 0.975])
     return float(low), float(high)
 
 
 _NAMED = (accuracy, f1, macro_f1, matthews, pearson, spearman, multilabel_f1, multilabel_macro_f1)
-METRICS: dict[str, Callable[[Any, Any], float]] = {metric.__name__: metric for metric in _NAMED}
+METRICS: dict[str, Metric] = {metric.__name__: metric for metric in _NAMED}
 
 
 def _paired(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray]:

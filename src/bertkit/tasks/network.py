@@ -22,6 +22,7 @@ from bertkit.model.device import autocast, moved
 from bertkit.model.dropout import Dropout
 from bertkit.model.encoder import Encoder
 from bertkit.model.init import initialize
+from bertkit.tasks.pretraining import sums
 from bertkit.tasks.task import Task
 
 
@@ -168,9 +169,14 @@ def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor
 
 def numbers(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """A number at each place; right is within a half."""
-    known = ~data.targets.isnan()
-    off = torch.where(known, logits - data.targets.nan_to_num(), 0)
-    return off.square().sum(), ((off.abs() < 0.5) & known).sum().float()
+    return squares(logits, data.targets, 0.5)
+
+
+def squares(found: Tensor, targets: Tensor, within: float) -> tuple[Tensor, Tensor]:
+    """The squared distances from numbers, and how many are within so much, where there is a target."""
+    known = ~targets.isnan()
+    off = torch.where(known, found - targets.nan_to_num(), 0)
+    return off.square().sum(), ((off.abs() < within) & known).sum().float()
 
 
 def picks(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
@@ -193,19 +199,14 @@ def vectors(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tens
     first, second, *third = logits.view(len(targets), -1, logits.shape[1]).unbind(1)  # [G, D] each
     if network.objective == "classes":
         scores = network.output(torch.cat([first, second, (first - second).abs()], 1))
-        wanted = targets.nan_to_num(NOTHING).long()
-        each = F.cross_entropy(scores, wanted, ignore_index=NOTHING, reduction="sum")
-        return each, (scores.argmax(1) == wanted).sum().float()
+        return sums(scores, targets.nan_to_num(NOTHING).long())
     if network.objective == "triplet":
         near, far = (first - second).norm(dim=1), (first - third[0]).norm(dim=1)
         return (near - far + 1).relu().sum(), (near < far).sum().float()
     if network.objective == "cosine":
-        known = ~targets.isnan()
-        off = torch.where(known, F.cosine_similarity(first, second) - targets.nan_to_num(), 0)
-        return off.square().sum(), ((off.abs() < 0.1) & known).sum().float()
+        return squares(F.cosine_similarity(first, second), targets, 0.1)
     scores = 20 * F.normalize(first) @ F.normalize(torch.cat([second, *third])).T  # [G, G or 2 G]
-    own = torch.arange(len(scores), device=scores.device)
-    return F.cross_entropy(scores, own, reduction="sum"), (scores.argmax(1) == own).sum().float()
+    return sums(scores, torch.arange(len(scores), device=scores.device))
 
 
 LOSSES: dict[str, Loss] = {"classes": classes, "flags": flags, "numbers": numbers, "picks": picks, "vectors": vectors}

@@ -77,12 +77,12 @@ class Similarity(Task):
         return np.array([value / self.settings.scale], np.float32)
 
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
-        first, second = (_unit(np.stack([found[side][0] for found in logits])) for side in (0, 1))
+        first, second, *third = (_unit(np.stack([text[0] for text in side])) for side in zip(*logits, strict=True))
         own = (first * second).sum(1)
         if self.headline != "accuracy":
             others = own
-        elif len(logits[0]) > 2:
-            others = (first * _unit(np.stack([found[2][0] for found in logits]))).sum(1)
+        elif third:
+            others = (first * third[0]).sum(1)
         else:
             scores = first @ second.T
             np.fill_diagonal(scores, -1.0)

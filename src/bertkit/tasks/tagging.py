@@ -4,6 +4,7 @@ word's label comes from the window that shows most on its nearer side."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from bertkit.data.records import Words
 from bertkit.data.windows import NOTHING, Input, Layout, cut_windows
 from bertkit.errors import InputError
-from bertkit.tasks.metrics import entity_scores, softmax
+from bertkit.tasks.metrics import accuracy, entity_scores, softmax
 from bertkit.tasks.task import Task, TaskSettings, label_set, number_of
 from bertkit.text.tokenizer import Tokenizer
 
@@ -83,9 +84,8 @@ class Tagging(Task):
     def score(self, records: Sequence[Words], answers: Sequence[Any]) -> dict[str, float]:
         gold, found = self.gold(records), [answer.labels for answer in answers]
         overall, _ = entity_scores(gold, found)
-        right = sum(a == b for ours, theirs in zip(gold, found, strict=True) for a, b in zip(ours, theirs, strict=True))
-        accuracy = right / max(1, sum(map(len, gold)))
-        return {f"entity_{name}": overall[name] for name in ("f1", "precision", "recall")} | {"accuracy": accuracy}
+        right = accuracy(list(chain(*gold)), list(chain(*found)))
+        return {f"entity_{name}": overall[name] for name in ("f1", "precision", "recall")} | {"accuracy": right}
 
 
 def _sentence(record: Words, number: int, pieces: dict[str, np.ndarray], unknown: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
-from bertkit.train.fit import Job, Trainer
+from bertkit.train.fit import Figures, Job, Trainer
 from bertkit.train.recipe import Tuning
 
 
@@ -111,7 +111,7 @@ def tuning_job(
     if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
     begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
-    evaluate = _evaluation(task, tokenizer, dev, recipe) if dev else None
+    evaluate = partial(_evaluate, task, tokenizer, dev, recipe) if dev else None
     share = _shares(len(network.encoder.blocks), recipe.layer_decay)
     return Job(run, recipe, network, feed, device, World(), export, begun, evaluate, share, best="model")
 
@@ -121,29 +121,23 @@ class FeatureCache:
 
     def __init__(self, network: FeatureNetwork, inputs: InputFeed, device: torch.device, file: Path):
         self.network, self.inputs, self.device, self.file = network, inputs, device, file
-        self.ends = np.cumsum(inputs.sizes)
-        self.rows: np.ndarray | None = None  # [T, layers, D]
 
     def __call__(self, members: np.ndarray) -> torch.Tensor:
         """The features of the units of these numbers, one after the other."""
-        if self.rows is None:
-            self.rows = self._compute()
-        return torch.from_numpy(np.concatenate([self.rows[self._span(number)] for number in members]))
+        return torch.from_numpy(np.concatenate([self.units[number] for number in members]))
 
-    def _span(self, number: int) -> slice:
-        return slice(self.ends[number] - self.inputs.sizes[number], self.ends[number])
-
-    @torch.no_grad()
-    def _compute(self) -> np.ndarray:
-        network = self.network
-        shape = (int(self.ends[-1]), len(network.layers), network.encoder.config.width)
-        rows = np.memmap(self.file, np.float32, "w+", shape=shape)
-        with bar("computing features", len(self.inputs.units)) as show:
-            for number, unit in enumerate(self.inputs.units):
-                batch = pack_units([unit], self.inputs.layout).batch.to(self.device)
-                rows[self._span(number)] = network.features(batch).float().cpu().numpy()
-                show(number + 1)
-        return rows
+    @cached_property
+    def units(self) -> list[np.ndarray]:
+        """Each unit's part of the file [T, layers, D]."""
+        network, inputs, ends = self.network, self.inputs, np.cumsum(self.inputs.sizes)
+        shape = (int(ends[-1]), len(network.layers), network.encoder.config.width)
+        parts = np.split(np.memmap(self.file, np.float32, "w+", shape=shape), ends[:-1])
+        with bar("computing features", len(parts)) as show:
+            for number, (unit, part) in enumerate(zip(inputs.units, parts, strict=True), start=1):
+                batch = pack_units([unit], inputs.layout).batch.to(self.device)
+                part[:] = network.features(batch).float().cpu().numpy()
+                show(number)
+        return parts
 
 
 def rate_for_width(width: int) -> float:
@@ -162,18 +156,15 @@ def _resolved(recipe: Tuning, inputs: InputFeed, config: Config) -> Tuning:
     return replace(recipe, epochs=epochs, steps=steps, optimizer=optimizer, evaluate_every=every, log_every=log_every)
 
 
-def _evaluation(
-    task: Task, tokenizer: Tokenizer, dev: Sequence[Any], recipe: Tuning
-) -> Callable[[Trainer, State], tuple[dict[str, float], float]]:
-    def evaluate(trainer: Trainer, state: State) -> tuple[dict[str, float], float]:
-        options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
-        network: Any = trainer.network
-        answers = list(answer_records([network.kept], task, tokenizer, dev, trainer.job.device, **options))
-        figures = task.score(dev, answers)
-        epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both as resolved
-        return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]
-
-    return evaluate
+def _evaluate(
+    task: Task, tokenizer: Tokenizer, dev: Sequence[Any], recipe: Tuning, trainer: Trainer, state: State
+) -> Figures:
+    options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
+    network: Any = trainer.network
+    answers = list(answer_records([network.kept], task, tokenizer, dev, trainer.job.device, **options))
+    figures = task.score(dev, answers)
+    epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both as resolved
+    return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]
 
 
 def _freeze(network: TaskNetwork, blocks: int) -> None:
@@ -204,6 +195,6 @@ def _class_weights(task: Task, records: Sequence[Any]) -> torch.Tensor:
         yes = np.array(gold).sum(0)
         return torch.tensor((len(gold) - yes) / yes.clip(1), dtype=torch.float32)
     words = [value for one in gold for value in (one if isinstance(one, tuple) else (one,))]
-    counts = Counter(task.settings.labels.index(value) if isinstance(value, str) else value for value in words)
-    found = np.array([max(1, counts[index]) for index in range(task.outputs)], np.float64)
+    numbers = [task.settings.labels.index(value) if isinstance(value, str) else value for value in words]
+    found = np.bincount(numbers, minlength=task.outputs).clip(1)
     return torch.tensor(found.sum() / (len(found) * found), dtype=torch.float32)

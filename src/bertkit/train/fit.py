@@ -28,6 +28,8 @@ from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Training, rate_factor
 from bertkit.train.run import open_run
 
+Figures = tuple[dict[str, float], float]  # by name, and a score to maximise
+
 
 class Row(Protocol):
     """A batch with what is to be told of it."""
@@ -66,7 +68,7 @@ class Job:
     world: World
     export: Callable[[Path], None]  # writes the network as an artifact
     begun: dict[str, Any] = field(default_factory=dict)  # what else a resumed run must agree in
-    evaluate: Callable[[Trainer, State], tuple[dict[str, float], float]] | None = None  # figures, and a score to maximise
+    evaluate: Callable[[Trainer, State], Figures] | None = None
     share: Callable[[str], float] = lambda name: 1.0  # what a parameter gets of the learning rate
     best: str = "best"  # the artifact of the best score; the last is "model", unless this is
     fork: bool = False  # go on though the recipe has changed
@@ -81,12 +83,8 @@ def fit(job: Job) -> State:
         open_run(job.run, job.recipe, begun=job.begun, fork=job.fork)
     job.world.wait()
     state = trainer.resume()
-    recipe = job.recipe
-    with (
-        closing(job.feed),
-        Log(job.run, step=state.step, quiet=job.quiet, silent=not job.world.leads) as log,
-        _signals() as stop,
-    ):
+    recipe, silent = job.recipe, not job.world.leads
+    with closing(job.feed), Log(job.run, step=state.step, quiet=job.quiet, silent=silent) as log, _signals() as stop:
         while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
             trainer.step(state)
             if state.step % recipe.log_every == 0:
@@ -274,20 +272,19 @@ class Trainer:
         """Nothing is written once a loss is no number: the last checkpoint stays good."""
         if (step := int(self.bad)) >= 0:
             (self.job.run / "nan.json").write_text(json.dumps({"step": step, "seen_at": state.step, "cursor": state.cursor}))
-            raise TrainingError(
-                f"the loss is no number any more since step {step}; the last checkpoint is good. "
-                "Lower optimizer.lr or clip, and run again (nan.json has the record)"
-            )
+            advice = "Lower optimizer.lr or clip, and run again (nan.json has the record)"
+            raise TrainingError(f"the loss is no number any more since step {step}; the last checkpoint is good. {advice}")
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
     """Yields a list that SIGTERM and SIGINT enter; the loop looks at it between steps."""
     received: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
-        for number in (signal.SIGTERM, signal.SIGINT)
-    }
+
+    def enter(number: int, frame: Any) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, enter) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield received
     finally:

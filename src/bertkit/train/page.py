@@ -26,27 +26,7 @@ LOOK: dict[Any, Any] = (
     | {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "font.size": 9}
     | {"svg.fonttype": "none", "svg.hashsalt": "bertkit"}  # letters stay text, and the same run gives the same file
 )
-STYLE = """
-:root { color-scheme: light dark; --ink: #111827; --quiet: #6b7280; --line: #e5e7eb; --paper: #ffffff; --good: #dcfce7;
-  --bad: #fee2e2; --blue: #2563eb; --orange: #ea580c; --green: #059669; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e5e7eb; --quiet: #9ca3af; --line: #374151; --paper: #111827;
-  --good: #14532d; --bad: #7f1d1d; --blue: #60a5fa; --orange: #fb923c; --green: #34d399; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
-.quiet { color: var(--quiet); } h2 + .quiet { margin: -.5rem 0 .6rem; } h1, .quiet { overflow-wrap: anywhere; }
-.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin-top: 1.2rem; }
-.card { border: 1px solid var(--line); border-radius: .6rem; padding: .6rem 1rem; min-width: 8rem; }
-.card b { display: block; font-size: 1.3rem; font-weight: 600; } .card small { color: var(--quiet); }
-svg { width: 100%; height: auto; } .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; width: 100%; font-variant-numeric: tabular-nums; }
-td, th { padding: .15rem .8rem .15rem 0; border-bottom: 1px solid var(--line); vertical-align: top; text-align: left; }
-td { overflow-wrap: anywhere; } th, td:first-child { color: var(--quiet); font-weight: 400; white-space: nowrap; }
-td:last-child:nth-child(2) { width: 70%; }
-th.number, td.number { text-align: right; padding: .15rem 0 .15rem .8rem; white-space: nowrap; }
-.sample { margin: .7rem 0; line-height: 1.9; } .right, .wrong { border-radius: .3rem; padding: .05rem .3rem; }
-.right { background: var(--good); } .wrong { background: var(--bad); } .wrong s { color: var(--quiet); }
-"""
+STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def write_page(file: Path, title: str, subtitle: str, parts: Iterable[str], style: str = "") -> Path:

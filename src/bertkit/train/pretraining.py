@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from bertkit.model.device import autocast, flops_per_token, wants_grids
 from bertkit.model.encoder import Encoder
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
-from bertkit.train.fit import Job, Trainer
+from bertkit.train.fit import Figures, Job, Trainer
 from bertkit.train.recipe import Recipe
 from bertkit.train.report import filled_samples
 
@@ -68,7 +69,7 @@ def pretraining_job(
     feed = PretrainingFeed(recipe, store, device, world, workers)
     phases = range(len(recipe.phases)) if recipe.held_out else ()
     held_out = [_source(recipe, store, device, index, evaluation=True) for index in phases]
-    evaluate = _evaluation(held_out, recipe) if held_out else None
+    evaluate = partial(_evaluate, held_out, recipe) if held_out else None
     job = Job(run, recipe, network, feed, device, world, export, evaluate=evaluate)
 
     def samples() -> list[str]:
@@ -92,19 +93,15 @@ def _source(recipe: Recipe, store: Store, device: torch.device, phase: int, *, e
     )
 
 
-def _evaluation(held_out: list[ExampleSource], recipe: Recipe) -> Callable[[Trainer, State], tuple[dict[str, float], float]]:
+def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, state: State) -> Figures:
     """Losses and accuracies on held-out documents: the same examples every time."""
-
-    def evaluate(trainer: Trainer, state: State) -> tuple[dict[str, float], float]:
-        source, sums, counts = held_out[state.phase], torch.zeros_like(trainer.window), torch.zeros(len(trainer.names))
-        for examples in source.first(recipe.evaluate_examples):
-            row = source.batch(examples)
-            sums += trainer.sums(trainer.network, row)
-            counts += torch.tensor([*map(row.count, trainer.names)])
-        means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
-        loss = means.pop("masked_loss")
-        figures = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
-        figures |= {f"held_out_{name.removeprefix('masked_')}": v for name, v in means.items() if name != "next_loss"}
-        return figures, -means.get("token_loss", loss)
-
-    return evaluate
+    source, sums, counts = held_out[state.phase], torch.zeros_like(trainer.window), torch.zeros(len(trainer.names))
+    for examples in source.first(recipe.evaluate_examples):
+        row = source.batch(examples)
+        sums += trainer.sums(trainer.network, row)
+        counts += torch.tensor([*map(row.count, trainer.names)])
+    means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
+    loss = means.pop("masked_loss")
+    figures = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
+    figures |= {f"held_out_{name.removeprefix('masked_')}": v for name, v in means.items() if name != "next_loss"}
+    return figures, -means.get("token_loss", loss)

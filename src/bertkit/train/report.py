@@ -17,14 +17,14 @@ from bertkit.train.log import read_metrics
 from bertkit.train.page import BLUE, GREY, ORANGE, cards, curves, draw, section, spelled, table, write_page
 
 
-def write_report(run: Path, *, samples: Sequence[str] = (), facts: dict[str, str] | None = None) -> Path:
+def write_report(run: Path, *, samples: Sequence[str] = ()) -> Path:
     """Writes RUN/report.html from the run's metrics and recipe."""
     rows = read_metrics(run)
     recipe = json.loads((run / "recipe.json").read_text(encoding="utf-8"))["recipe"]
     shown = [f"<div class='sample'>{sample}</div>" for sample in samples]
     note = "green: right; red: the model's piece, then the true one"
     parts = [
-        cards(_figures(rows) | (facts or {})),
+        cards(_figures(rows)),
         section("Curves", _curves(rows)),
         section("Held-out text, filled in", *shown, note=note),
         section("Recipe", table(spelled(recipe).items())),

@@ -18,18 +18,7 @@ from bertkit.train.page import BLUE, GREEN, GREY, LINE, ORANGE
 CORRELATIONS = ("matthews", "pearson", "spearman")
 MAX_LABELS = 20  # of a confusion matrix that still fits a page
 MAX_MISTAKES, MAX_TEXT = 20, 600
-STYLE = """
-.headline { display: flex; flex-wrap: wrap; align-items: baseline; gap: 0 1rem; margin-top: 1.2rem; font-size: 1.1rem; }
-.headline b { font-size: 3rem; line-height: 1.2; font-weight: 600; letter-spacing: -.02em; }
-.scale { position: relative; height: .5rem; border-radius: .25rem; background: var(--line); margin-top: .4rem; }
-.scale i { position: absolute; top: 0; bottom: 0; min-width: 3px; border-radius: .25rem; background: var(--blue); }
-.matrix { width: auto; } .matrix td { text-align: center; padding: .5rem .9rem; border: 2px solid var(--paper); }
-.matrix th { padding: .3rem .6rem; border: 0; text-align: center; vertical-align: bottom; }
-.matrix th { white-space: normal; max-width: 8rem; } .matrix small { opacity: .7; display: block; }
-.matrix th:first-child { text-align: right; vertical-align: middle; max-width: 12rem; }
-.mistake { border-left: 3px solid var(--line); padding: .1rem 0 .1rem .9rem; margin: .9rem 0; overflow-wrap: anywhere; }
-.mistake p { margin: 0 0 .2rem; white-space: pre-line; } .mistake div { font-size: .85rem; }
-"""
+STYLE = Path(__file__).with_name("task_report.css").read_text(encoding="utf-8")
 
 
 def write_task_report(run: Path) -> Path:
@@ -203,10 +192,9 @@ def _origin(results: dict[str, Any]) -> str:
     """The settings, and the data by what identifies it."""
     head, splits = ("split", "file", "fingerprint", "rows"), (results.get("data") or {}).items()
     lines = [(name, one.get("file", ""), one.get("fingerprint", ""), f"{one.get('rows', 0):,}") for name, one in splits]
-    settings = (
-        page.section("Settings", page.table(page.spelled(results["settings"]).items())) if results.get("settings") else ""
-    )
-    return settings + (page.section("Data", page.table(lines, head, words=3)) if lines else "")
+    settings = page.spelled(results.get("settings") or {}).items()
+    made = page.section("Settings", page.table(settings)) if settings else ""
+    return made + (page.section("Data", page.table(lines, head, words=3)) if lines else "")
 
 
 def _words(name: str) -> str:
