@@ -82,20 +82,21 @@ class Muon(torch.optim.Muon):
     """torch's, with all matrices of a shape in one product: one by one, those of a small model take as long as its step."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             alike = dict[torch.Size, list[Tensor]]()
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     alike.setdefault(parameter.shape, []).append(parameter)
             for shape, parameters in alike.items():
-                updates = orthogonal(self._momenta(parameters, group["momentum"]), group["ns_coefficients"], group["ns_steps"])
+                momenta = self._momenta(parameters, group["momentum"])
+                updates = orthogonal(momenta, group["ns_coefficients"], group["ns_steps"]).float()
                 torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(parameters, updates.float().unbind(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
+                torch._foreach_add_(parameters, updates.unbind(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
 
     def _momenta(self, parameters: list[Tensor], momentum: float) -> Tensor:
         """Nesterov's [n, r, c]."""
-        gradients = [parameter.grad for parameter in parameters]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

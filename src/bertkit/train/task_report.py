@@ -100,7 +100,7 @@ def _curves(rows: list[dict[str, Any]], headline: str) -> str:
         ("loss", {"loss": BLUE, "dev_loss": ORANGE}, 0),
         (on_dev, dict(zip(scores, (ORANGE, BLUE, GREEN, GREY), strict=False)), None),
         ("learning rate", {"lr": BLUE}, 0),
-        ("examples per second", {"examples_per_second": BLUE}, 0),
+        ("tokens per second", {"tokens_per_second": BLUE}, 0),
     ]
     drawn = [page.curves(title, rows, series, floor=floor) for title, series, floor in panels if names & series.keys()]
     return page.section("Curves", page.draw(drawn)) if drawn else ""
