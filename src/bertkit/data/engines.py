@@ -70,10 +70,10 @@ def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads
     if texts < MANY:
         yield from ((unit, use(lay(unit))) for unit in units)
         return
-    work, last = (lambda unit: use(lay(unit)), lambda found: found) if threads > 1 else (lay, use)
+    there, here = (lambda unit: use(lay(unit)), lambda found: found) if threads > 1 else (lay, use)
     with ThreadPoolExecutor(threads) as pool:
-        begun = _in_order(units, lambda unit: (unit, pool.submit(work, unit)), lambda both: both, threads + 1)
-        yield from ((unit, last(future.result())) for unit, future in begun)
+        begun = _in_order(units, lambda unit: (unit, pool.submit(there, unit)), lambda both: both, threads + 1)
+        yield from ((unit, here(future.result())) for unit, future in begun)
 
 
 def _in_order(units: Iterable[Any], submit: Worker, result: Worker, window: int) -> Iterator[Any]:

@@ -79,7 +79,7 @@ class Optimizers:
 
 
 class Muon(torch.optim.Muon):
-    """torch's, with all matrices of a shape in one product: one by one, those of a small model take as long as its step."""
+    """torch's, with all matrices of a shape in one product instead of one by one: fewer and larger ones."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
