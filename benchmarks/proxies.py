@@ -60,6 +60,8 @@ ARMS = {  # a recipe, and settings
 def main() -> None:
     options = arguments()
     names = options.arms.split(";") if options.arms else list(ARMS)
+    if unknown := [name for name in names if name not in ARMS]:
+        sys.exit(f"no arm {unknown[0]!r}; there are {'; '.join(ARMS)}")
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
         folders = [Path(options.keep or scratch) / str(number) for number in range(len(names))]
         rows = list(pool.map(lambda name, folder: measured(name, folder, options), names, folders))
