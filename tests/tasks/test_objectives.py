@@ -92,11 +92,10 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name, make in RECIPES.items() if "family" in make.__module__])
-def test_every_recipe_learns(name, store, tmp_path):
-    """Shrunk, on made-up stories: losses fall well below their beginning and a guess by frequency; the artifact loads."""
+def shrunk(name):
+    """A recipe for made-up stories."""
     recipe = find_recipe(name)
-    recipe = replace(
+    return replace(
         recipe,
         config=recipe.config.with_(**SHRUNK | MORE.get(name, {})),
         phases=(Phase(length=32),),
@@ -105,6 +104,12 @@ def test_every_recipe_learns(name, store, tmp_path):
         **dict(steps=150, batch_tokens=1024, row_tokens=1024, precision="fp32", compile=False, log_every=10),
         **dict(held_out=0.05, evaluate_every=150, evaluate_examples=64, checkpoint_every=150),
     )
+
+
+@pytest.mark.parametrize("name", [name for name, make in RECIPES.items() if "family" in make.__module__])
+def test_every_recipe_learns(name, store, tmp_path):
+    """Losses fall well below their beginning and a guess by frequency; the artifact loads."""
+    recipe = shrunk(name)
     made = bertkit.pretrain(store.path, tmp_path / "run", recipe=recipe, quiet=True)
     rows = [row for row in metrics(tmp_path / "run") if "masked_loss" in row]
     assert rows[-1]["masked_loss"] < min(0.85 * rows[0]["masked_loss"], unigram_entropy(store))
@@ -122,11 +127,32 @@ def test_every_recipe_learns(name, store, tmp_path):
     assert 0 <= tuned["metrics"]["accuracy"] <= 1
 
 
-@pytest.mark.parametrize("objective", ["replaced", "spans"])
+def test_some_hidden_places_stay_hidden_for_both(row):
+    batch, replaced = fill_in(row, torch.randn(len(row.places), 300), every=3)
+    left = row.places[::3][row.targets[::3] != NOTHING]
+    assert torch.equal(batch.ids[left], row.batch.ids[left])
+    assert not replaced[left].any()
+    assert replaced.sum() > len(left)
+
+
+def test_both_learns_to_judge_and_to_fill_in(store, tmp_path):
+    optimizer = Optimizer(kind="muon", lr=2e-3, muon_lr=2e-3, beta2=0.98)
+    told = dict(objective="both", masking=Masking(rate=0.25, mask=0.85, random=0.0), optimizer=optimizer, steps=250)
+    recipe = replace(shrunk("modernbert-base"), **told)
+    made = bertkit.pretrain(store.path, tmp_path / "run", recipe=recipe, quiet=True)
+    rows = [row for row in metrics(tmp_path / "run") if "masked_loss" in row]
+    assert rows[-1]["token_loss"] < 0.9 * rows[0]["token_loss"]
+    assert rows[-1]["filled_loss"] < min(0.85 * rows[0]["filled_loss"], unigram_entropy(store))
+    model = bertkit.load(made, device="cpu")
+    assert model.bundle.network.replaced is None
+    assert len(model.fill("Mara is a [MASK].")[0]) == 5
+
+
+@pytest.mark.parametrize("objective", ["replaced", "both", "spans"])
 def test_a_run_is_taken_up_bit_for_bit(objective, store, tmp_path):
     """Also where pieces are drawn, and tables are shared."""
-    changes = dict(objective=objective, pairs="none", family="electra" if objective == "replaced" else "bert")
-    config = small("electra" if objective == "replaced" else "bert", vocabulary=300, dropout=0.1)
+    changes = dict(objective=objective, pairs="none", family="bert" if objective == "spans" else "electra")
+    config = small("bert" if objective == "spans" else "electra", vocabulary=300, dropout=0.1)
     recipe = replace(SMALL_RUN, config=config, phases=(Phase(length=32),), **changes)
 
     def trainer(run):

@@ -19,14 +19,15 @@ from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.init import initialize
 from bertkit.model.norm import Norm
-from bertkit.tasks.pretraining import Pretraining, sums
+from bertkit.tasks.pretraining import MaskedHead, Pretraining, ReplacedHead, sums
 
 
 class Replaced(nn.Module):
     """ELECTRA: a small generator fills in the hidden pieces, and the discriminator tells for each token whether it did."""
 
-    names = ("masked_loss", "token_loss", "masked_accuracy", "token_accuracy")
+    names: ClassVar[tuple[str, ...]] = ("masked_loss", "masked_accuracy", "token_loss", "token_accuracy")
     emphasis: ClassVar = {"token_loss": 50.0}
+    every = 0  # hidden piece that stays hidden; 0 for none
 
     def __init__(self, config: Config, *, next_sentence: bool = False):
         super().__init__()
@@ -37,14 +38,41 @@ class Replaced(nn.Module):
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         logits = self.generator.masked_logits(self.generator.encoder(data.batch, data.places))  # [M, V]
-        batch, replaced = fill_in(data, logits.detach())
-        assert self.kept.replaced is not None
-        scores = self.kept.replaced(self.kept.encoder(batch)).float()  # [T]
+        batch, replaced = fill_in(data, logits.detach(), self.every)
+        return torch.cat([torch.stack(sums(logits, data.targets)), self.told(self.kept.encoder(batch), replaced, data)])
+
+    def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
+        """The discriminator's sums from its vectors [T, D]."""
+        scores = self.judge(x).float()  # [T]
         inside = torch.arange(len(scores), device=scores.device) < data.size
         loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="none")
         right = ((scores > 0) == replaced) & inside
-        generated, guessed = sums(logits, data.targets)
-        return torch.stack([generated, (loss * inside).sum(), guessed, right.sum().float()])
+        return torch.stack([(loss * inside).sum(), right.sum().float()])
+
+    def judge(self, x: Tensor) -> Tensor:
+        assert self.kept.replaced is not None
+        return self.kept.replaced(x)
+
+
+class Both(Replaced):
+    """Every third hidden piece stays hidden for the discriminator too, which fills it in; that head is kept."""
+
+    names = (*Replaced.names, "filled_loss", "filled_accuracy")
+    emphasis: ClassVar = Replaced.emphasis | {"filled_loss": 2.0}
+    every = 3
+
+    def __init__(self, config: Config, *, next_sentence: bool = False):
+        super().__init__(config)
+        self.kept.masked, self.kept.replaced = MaskedHead(config), None
+        self.replaced = ReplacedHead(config)
+
+    def judge(self, x: Tensor) -> Tensor:
+        return self.replaced(x)
+
+    def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
+        hidden, targets = x.index_select(0, data.places[:: self.every]), data.targets[:: self.every]
+        filled = torch.stack(sums(self.kept.masked_logits(hidden), targets)) * self.every  # they stand for all
+        return torch.cat([super().told(x, replaced, data), filled])
 
 
 def generator_config(config: Config) -> Config:
@@ -55,14 +83,17 @@ def generator_config(config: Config) -> Config:
     return config.with_(**sizes, embedding=0 if width == pieces else pieces)
 
 
-def fill_in(data: PretrainingBatch, logits: Tensor) -> tuple[Batch, Tensor]:
-    """The batch with a piece drawn for each hidden place, and which tokens [T] are not what stood there."""
+def fill_in(data: PretrainingBatch, logits: Tensor, every: int = 0) -> tuple[Batch, Tensor]:
+    """The batch with a piece drawn for each hidden place, or all but `every` so manyth; and which tokens [T] are not what
+    stood there."""
     noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel's
     drawn = (logits + noise).argmax(-1)  # [M]
-    known = data.targets != NOTHING  # what fills up points at the first token, which is never hidden
+    filled = data.targets != NOTHING  # what fills up points at the first token, which is never hidden
+    if every:
+        filled = filled & (torch.arange(len(filled), device=filled.device) % every > 0)
     ids = data.batch.ids
-    drawn = torch.where(known, drawn, ids.index_select(0, data.places))
-    replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, data.places, known & (drawn != data.targets))
+    drawn = torch.where(filled, drawn, ids.index_select(0, data.places))
+    replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, data.places, filled & (drawn != data.targets))
     return replace(data.batch, ids=ids.scatter(0, data.places, drawn)), replaced
 
 
@@ -104,4 +135,4 @@ def span_edges(data: PretrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
     return (begins - 1).clamp(min=0), (ends + 1).clamp(max=last), (places - begins).clamp(min=0)
 
 
-OBJECTIVES: dict[str, Callable[..., nn.Module]] = {"masked": Pretraining, "replaced": Replaced, "spans": Spans}
+OBJECTIVES: dict[str, Callable[..., nn.Module]] = {"masked": Pretraining, "replaced": Replaced, "both": Both, "spans": Spans}

@@ -74,7 +74,7 @@ def pretraining_job(
 
     def samples() -> list[str]:
         with autocast(device, recipe.precision):
-            fills = getattr(network, "generator", network.kept).to(device)
+            fills = (network.kept if network.kept.masked else network.generator).to(device)
             return filled_samples(fills, held_out[-1], device) if held_out and fills.masked else []
 
     return job, samples
