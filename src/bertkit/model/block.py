@@ -6,6 +6,7 @@ T tokens, D width.
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.compiler import nested_compile_region
 
 from bertkit.model.attention import Attention, Places, Wanted, picked
 from bertkit.model.batch import Batch
@@ -29,6 +30,7 @@ class Block(nn.Module):
         self.feedforward_norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
 
+    @nested_compile_region  # once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         x = self.attention_norm(picked(x, wanted) + self.dropout(self.attention(x, batch, places, wanted)))
         return self.feedforward_norm(x + self.dropout(self.feedforward(x)))  # [T, D]
@@ -46,6 +48,7 @@ class PreNormBlock(Block):
         if layer == 0:
             self.attention_norm = nn.Identity()
 
+    @nested_compile_region  # once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         x = picked(x, wanted) + self.dropout(self.attention(self.attention_norm(x), batch, places, wanted))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))  # [T, D]

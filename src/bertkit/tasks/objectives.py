@@ -79,7 +79,9 @@ def generator_config(config: Config) -> Config:
     """About a third as wide, with pieces as wide as the discriminator's."""
     heads = max(1, config.heads // 3)
     width, pieces = heads * config.head_width, config.piece_width
-    sizes = dict(width=width, heads=heads, feedforward=config.feedforward * width // config.width, pooler=False)
+    feedforward = config.feedforward * width // config.width
+    feedforward -= feedforward % 64 if feedforward > 64 else 0  # as tensor cores like it
+    sizes = dict(width=width, heads=heads, feedforward=feedforward, pooler=False)
     return config.with_(**sizes, embedding=0 if width == pieces else pieces)
 
 
