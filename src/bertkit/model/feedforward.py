@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.model.config import Config
+from bertkit.model.norm import narrow
 
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -21,13 +22,11 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def activated(x: Tensor, linear: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
-    """activation(W x + b). Compiled, on narrow values of a GPU, adding b and GELU are one kernel, of half the time."""
-    if activation is F.gelu and linear.bias is not None and torch.compiler.is_compiling() and x.is_cuda:
-        inner = F.linear(x, linear.weight)
-        if inner.dtype != torch.float32:
-            from bertkit.model.kernels.gelu import quick_gelu  # Triton is there with CUDA only
+    """activation(W x + b). On narrow values of a GPU, adding b and GELU are one kernel, of half the time."""
+    if activation is F.gelu and linear.bias is not None and x.is_cuda and (x := narrow(x)).dtype != torch.float32:
+        from bertkit.model.kernels.gelu import quick_gelu  # Triton is there with CUDA only
 
-            return quick_gelu(inner, linear.bias)
+        return quick_gelu(F.linear(x, linear.weight), linear.bias)
     return activation(linear(x))
 
 
