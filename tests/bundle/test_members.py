@@ -37,6 +37,8 @@ def test_pretrained_folders_go_round_bit_by_bit(name, heads, tokenizer, tmp_path
     options = {"add_pooling_layer": False} if kind in ("BertModel", "RobertaModel", "AlbertModel", "LongformerModel") else {}
     theirs, report = getattr(transformers, kind).from_pretrained(tmp_path / "m", output_loading_info=True, **options)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    specials = (theirs.config.bos_token_id, theirs.config.eos_token_id)
+    assert specials == (tokenizer.cls, tokenizer.sep)
     theirs.save_pretrained(tmp_path / "t")
     tokenizer.write_files(tmp_path / "t")
     found = load_bundle(tmp_path / "t").network.state_dict()

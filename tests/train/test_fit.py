@@ -18,6 +18,7 @@ from support.stores import made_up_store
 import bertkit
 from bertkit.errors import DataError, TrainingError
 from bertkit.train import fit as fit_module
+from bertkit.train.log import read_metrics
 from bertkit.train.recipe import Optimizer
 
 
@@ -184,6 +185,22 @@ def test_a_missing_store_is_named(tmp_path):
 def test_a_budget_ends_a_run(store, tmp_path):
     train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=100_000, checkpoint_every=1000), budget="1s")
     assert 3 < metrics(tmp_path / "r")[-1]["step"] < 5000
+
+
+def test_the_clock_stands_while_a_phase_compiles(store, tmp_path, monkeypatch):
+    """A second for each step, a hundred for the first and the ninth, which begin a phase."""
+    clock, gradients = [0.0], fit_module.Trainer._gradients
+
+    def slow(trainer, step, counts, number):
+        clock[0] += 100 if number in (0, 8) else 1
+        return gradients(trainer, step, counts, number)
+
+    monkeypatch.setattr(fit_module.Trainer, "_gradients", slow)
+    monkeypatch.setattr(fit_module.time, "monotonic", lambda: clock[0])
+    train(store, tmp_path / "r")
+    rows = [row for row in read_metrics(tmp_path / "r") if "tokens_per_second" in row]
+    assert [row["elapsed"] for row in rows] == [1, 3, 5, 7, 8, 10]
+    assert all(row["tokens_per_second"] <= 1024 for row in rows)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

@@ -68,8 +68,8 @@ def save_bundle(bundle: Bundle, folder: Path | str) -> None:
 def write_facts(bundle: Bundle, folder: Path) -> None:
     """All files of an artifact but its weights."""
     config, family, task = bundle.network.encoder.config, bundle.family, bundle.task
-    roles = ("pad", "cls", "sep", "mask")
-    settings = {f"{role}_token_id": getattr(bundle.tokenizer, role) for role in roles} | {"dtype": "float32"}
+    roles = {"pad": "pad", "cls": "cls", "sep": "sep", "mask": "mask", "bos": "cls", "eos": "sep"}
+    settings = {f"{name}_token_id": getattr(bundle.tokenizer, role) for name, role in roles.items()} | {"dtype": "float32"}
     settings |= {"architectures": [_architecture(bundle.network, family)], **families.write_config(config, family)}
     settings |= families.write_task(task.settings, family) if task and _head(task) else {}
     told = asdict(task.settings) if task else "pretraining"

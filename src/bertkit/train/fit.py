@@ -123,7 +123,7 @@ class Trainer:
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
         self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share, keep=recipe.graphs)
         self.backward = Recorder(self._backward, self.network.parameters()) if recipe.graphs else self._backward
-        self.started: float | None = None  # the clock starts after the first step, which compiles
+        self.phase, self.started, self.untimed = -1, 0.0, 0.0  # the clock stands during a phase's first step, which compiles
         self.window = torch.zeros(len(self.names), device=job.device)
         self.bad = torch.full((), -1, device=job.device)
         self.norm = torch.zeros((), device=job.device)
@@ -165,7 +165,8 @@ class Trainer:
         self.bad = torch.where((self.bad < 0) & ~sums.isfinite().all(), state.step, self.bad)
         state.counts = [a + b for a, b in zip(state.counts or [0.0] * len(counts), counts, strict=True)]
         state.step, state.cursor, state.tokens = state.step + 1, step.cursor, state.tokens + int(counts[-1])
-        self.started = time.monotonic() - state.elapsed if self.started is None else self.started
+        if state.phase != self.phase:
+            self.phase, self.started, self.untimed = state.phase, time.monotonic() - state.elapsed, counts[-1]
         state.elapsed = time.monotonic() - self.started
 
     def _counts(self, step: Step) -> list[float]:
@@ -208,7 +209,8 @@ class Trainer:
         *counts, tokens = state.counts
         means = {n: v / c for n, v, c in zip(self.names, self.window.tolist(), counts, strict=True) if c}
         seconds, state.reported = state.elapsed - state.reported, state.elapsed
-        speed, factor = tokens / max(1e-9, seconds), rate_factor(self.job.recipe.schedule, self.progress(state))
+        speed, self.untimed = (tokens - self.untimed) / max(1e-9, seconds), 0.0
+        factor = rate_factor(self.job.recipe.schedule, self.progress(state))
         row = {"step": state.step, "phase": state.phase, **means, "lr": self.job.recipe.optimizer.lr * factor}
         row |= {"gradient_norm": float(self.norm), "tokens": state.tokens, "elapsed": state.elapsed}
         row |= {"tokens_per_second": speed} | self._utilisation(speed, state)
