@@ -13,6 +13,7 @@ from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.store import Store
 from bertkit.errors import DataError
 from bertkit.model.device import find_device, flops_per_token
+from bertkit.tasks.objectives import OBJECTIVES
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
@@ -117,7 +118,7 @@ def test_work_is_counted_by_the_phase_s_length(store):
 
 def job_of(store, recipe, run):
     torch.manual_seed(0)
-    network = Pretraining(recipe.config, next_sentence=recipe.pairs != "none")
+    network = OBJECTIVES[recipe.objective](recipe.config, next_sentence=recipe.pairs != "none")
     return pretraining_job(run, recipe, store, network, CPU, World(), lambda to: None, workers=0)
 
 
@@ -165,6 +166,18 @@ def test_held_out_figures_are_those_of_a_plain_look(store, tmp_path, pairs, phas
         assert set(figures) == {"held_out_loss", "held_out_perplexity", "held_out_accuracy"}
     again, _ = job.evaluate(trainer, State(phase=phase))
     assert again == figures  # the same examples every time
+
+
+@pytest.mark.parametrize(("objective", "judges"), [("replaced", True), ("both", False)])
+@torch.no_grad()
+def test_held_out_figures_are_of_what_is_kept(store, tmp_path, objective, judges):
+    recipe = replace(without_dropout(SMALL_RUN), objective=objective, pairs="none", evaluate_examples=9)
+    job, _ = job_of(store, recipe, tmp_path / "r")
+    figures, score = job.evaluate(Trainer(job), State())
+    assert score == -figures["held_out_loss"]
+    assert (figures["held_out_loss"] < 2) is judges  # one of two, or one of the vocabulary
+    assert ("held_out_perplexity" not in figures) is judges
+    assert {"held_out_accuracy", "held_out_generator_accuracy"} <= figures.keys()
 
 
 def test_a_hopeless_loss_has_a_perplexity_still(store, tmp_path):

@@ -25,7 +25,7 @@ from bertkit.tasks.pretraining import MaskedHead, Pretraining, ReplacedHead, sum
 class Replaced(nn.Module):
     """ELECTRA: a small generator fills in the hidden pieces, and the discriminator tells for each token whether it did."""
 
-    names: ClassVar[tuple[str, ...]] = ("masked_loss", "masked_accuracy", "token_loss", "token_accuracy")
+    names: ClassVar[tuple[str, ...]] = ("token_loss", "token_accuracy", "generator_loss", "generator_accuracy")
     emphasis: ClassVar = {"token_loss": 50.0}
     every = 0  # hidden piece that stays hidden; 0 for none
 
@@ -39,7 +39,7 @@ class Replaced(nn.Module):
     def forward(self, data: PretrainingBatch) -> Tensor:
         logits = self.generator.masked_logits(self.generator.encoder(data.batch, data.places))  # [M, V]
         batch, replaced = fill_in(data, logits.detach(), self.every)
-        return torch.cat([torch.stack(sums(logits, data.targets)), self.told(self.kept.encoder(batch), replaced, data)])
+        return torch.cat([self.told(self.kept.encoder(batch), replaced, data), torch.stack(sums(logits, data.targets))])
 
     def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
         """The discriminator's sums from its vectors [T, D]."""
@@ -57,8 +57,8 @@ class Replaced(nn.Module):
 class Both(Replaced):
     """Every third hidden piece stays hidden for the discriminator too, which fills it in; that head is kept."""
 
-    names = (*Replaced.names, "filled_loss", "filled_accuracy")
-    emphasis: ClassVar = Replaced.emphasis | {"filled_loss": 2.0}
+    names = ("masked_loss", "masked_accuracy", *Replaced.names)
+    emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 2.0}
     every = 3
 
     def __init__(self, config: Config, *, next_sentence: bool = False):
@@ -72,7 +72,7 @@ class Both(Replaced):
     def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
         hidden, targets = x.index_select(0, data.places[:: self.every]), data.targets[:: self.every]
         filled = torch.stack(sums(self.kept.masked_logits(hidden), targets)) * self.every  # they stand for all
-        return torch.cat([super().told(x, replaced, data), filled])
+        return torch.cat([filled, super().told(x, replaced, data)])
 
 
 def generator_config(config: Config) -> Config:

@@ -101,7 +101,8 @@ def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, s
         sums += trainer.sums(trainer.network, row)
         counts += torch.tensor([*map(row.count, trainer.names)])
     means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
-    loss = means.pop("masked_loss")
-    figures = {"held_out_loss": loss, "held_out_perplexity": math.exp(min(50.0, loss))}
-    figures |= {f"held_out_{name.removeprefix('masked_')}": v for name, v in means.items() if name != "next_loss"}
-    return figures, -means.get("token_loss", loss)
+    own = trainer.names[0].removesuffix("loss")  # what is kept is judged by it
+    loss = means.pop(trainer.names[0])
+    figures = {"held_out_loss": loss} | ({"held_out_perplexity": math.exp(min(50.0, loss))} if own == "masked_" else {})
+    figures |= {f"held_out_{name.removeprefix(own)}": v for name, v in means.items() if name != "next_loss"}
+    return figures, -loss

@@ -14,7 +14,7 @@ import torch
 from bertkit.data.examples import ExampleSource, PretrainingBatch
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.log import read_metrics
-from bertkit.train.page import BLUE, GREY, ORANGE, cards, curves, draw, section, spelled, table, write_page
+from bertkit.train.page import BLUE, GREEN, GREY, ORANGE, cards, curves, draw, section, spelled, table, write_page
 
 
 def write_report(run: Path, *, samples: Sequence[str] = ()) -> Path:
@@ -57,15 +57,16 @@ def _told(guess: str, truth: str) -> str:
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, str]:
     """The figures of the last reports."""
-    train: dict[str, Any] = next((row for row in reversed(rows) if "masked_loss" in row), {})
+    train: dict[str, Any] = next((row for row in reversed(rows) if "lr" in row), {})
     held: dict[str, Any] = next((row for row in reversed(rows) if "held_out_loss" in row), {})
     figures = {"steps": f"{rows[-1]['step']:,}"} if rows else {}
     if train:
         minutes, speed = train["elapsed"] / 60, train["tokens"] / max(1e-9, train["elapsed"])
         figures |= {"tokens": f"{train['tokens'] / 1e6:,.1f} M", "minutes": f"{minutes:,.1f}", "tokens/s": f"{speed:,.0f}"}
     if held:
-        figures |= {"held-out loss": f"{held['held_out_loss']:.3f}", "perplexity": f"{held['held_out_perplexity']:,.1f}"}
-        figures |= {"accuracy": f"{held['held_out_accuracy']:.1%}"}
+        figures |= {"held-out loss": f"{held['held_out_loss']:.3f}", "accuracy": f"{held['held_out_accuracy']:.1%}"}
+    if "held_out_perplexity" in held:
+        figures |= {"perplexity": f"{held['held_out_perplexity']:,.1f}"}
     if "held_out_next_accuracy" in held:
         figures |= {"next sentence": f"{held['held_out_next_accuracy']:.1%}"}
     return figures
@@ -73,10 +74,7 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 def _curves(rows: list[dict[str, Any]]) -> str:
     """Four plots as one SVG."""
-    panels = {
-        "loss": {"masked_loss": BLUE, "held_out_loss": ORANGE, "next_loss": GREY},
-        "accuracy": {"masked_accuracy": BLUE, "held_out_accuracy": ORANGE, "next_accuracy": GREY},
-        "learning rate": {"lr": BLUE},
-        "tokens per second": {"tokens_per_second": BLUE},
-    }
+    told = {"masked": BLUE, "token": GREEN, "held_out": ORANGE, "next": GREY, "generator": GREY}
+    panels = {kind: {f"{name}_{kind}": colour for name, colour in told.items()} for kind in ("loss", "accuracy")}
+    panels |= {"learning rate": {"lr": BLUE}, "tokens per second": {"tokens_per_second": BLUE}}
     return draw([curves(title, rows, series) for title, series in panels.items()])
