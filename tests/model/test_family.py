@@ -49,8 +49,9 @@ def test_hidden_states_agree(name):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_masked_logits_and_gradients_agree(name):
-    network = scrambled(Pretraining(small(name), next_sentence=False)).train()
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_masked_logits_and_gradients_agree(name, activation):
+    network = scrambled(Pretraining(small(name, activation=activation), next_sentence=False)).train()
     model = counterpart(name, network, FAMILIES[name].classes["masked",])
     ids, batch, grid = inputs(name)
     mine = network.masked_logits(network.encoder(batch))

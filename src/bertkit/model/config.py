@@ -9,7 +9,9 @@ from bertkit.errors import ConfigError, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 CHOICES = dict(activation=ACTIVATIONS, place=("learned", "rotary", "relative"), norm=("post", "pre"))
-CHOICES |= dict(summary=("tanh", "relu", "gelu"), global_tokens=("", "none", "first", "question", "options"))
+CHOICES |= dict(
+    masked=("", "gelu"), summary=("tanh", "relu", "gelu"), global_tokens=("", "none", "first", "question", "options")
+)
 # Beyond these nobody has built an encoder; a damaged or hostile config would take all memory.
 LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
 LIMITS |= dict(positions=1_048_576, segments=1024, embedding=65_536, first_position=1024)
@@ -49,6 +51,7 @@ class Config:
     gated: bool = False  # the feed-forward's activation is multiplied with a second map
     bias: bool = True  # in linear maps and norms
     shared: bool = False  # one block for all layers
+    masked: str = ""  # activation of the masked head; "": that of the blocks
     summary: str = "tanh"  # activation of the pooler
     summary_norm: bool = False  # the pooler ends in a norm, and every task reads through it
 
@@ -103,15 +106,15 @@ class Config:
 
 MEMBERS: dict[str, dict[str, Any]] = {  # what makes each of them out of BERT, by their Hugging Face model_type
     "bert": {},
-    "roberta": dict(first_position=2, segments=1),
+    "roberta": dict(first_position=2, segments=1, masked="gelu"),
     "distilbert": dict(segments=0, summary="relu"),
     "albert": dict(shared=True, dropout=0.0, attention_dropout=0.0, activation="gelu_tanh"),
-    "electra": dict(summary="gelu"),
+    "electra": dict(masked="gelu", summary="gelu"),
     "deberta-v2": dict(place="relative", segments=0, summary="gelu", norm_epsilon=1e-7),
-    "longformer": dict(first_position=2, segments=1, global_tokens="none"),
+    "longformer": dict(first_position=2, segments=1, masked="gelu", global_tokens="none"),
     "modernbert": dict(
         **dict(place="rotary", norm="pre", gated=True, bias=False, segments=0, dropout=0.0, attention_dropout=0.0),
-        **dict(summary="gelu", summary_norm=True, norm_epsilon=1e-5),
+        **dict(masked="gelu", summary="gelu", summary_norm=True, norm_epsilon=1e-5),
     ),
 }
 SIZES = {  # the paper's two and the published miniatures: layers, width; heads are 64 wide, feed-forward is 4 × width

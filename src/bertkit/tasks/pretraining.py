@@ -23,7 +23,7 @@ class MaskedHead(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.dense = nn.Linear(config.width, config.piece_width, bias=config.bias)
-        self.activation = ACTIVATION[config.activation]
+        self.activation = ACTIVATION[config.masked or config.activation]
         self.norm = Norm(config.piece_width, eps=config.norm_epsilon, bias=config.bias)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocabulary))
         initialize(self, config.init_std)
