@@ -196,9 +196,8 @@ def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None
     for index in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[index])
         longest = int(sizes[group[0]]) if group else size
-        other_shape = shapes is not None and shapes.length_for(size) != shapes.length_for(longest)
         room = shapes.sequences(shapes.length_for(longest)) if shapes else budget
-        if group and (tokens + size > budget or len(group) >= room or other_shape):
+        if group and (tokens + size > budget or len(group) >= room):
             yield np.array(group)
             group, tokens = [], 0
         group.append(index)
