@@ -215,7 +215,7 @@ def test_a_text_is_like_itself_and_company_does_not_matter(tokenizer):
 def test_gold_by_objective():
     assert similar("cosine").gold(records_of([0.5, -1.0])) == [0.5, -1.0]
     assert similar("classes", ("no", "yes")).gold(records_of(["yes", "no"])) == [1, 0]
-    assert similar("negatives").gold(records_of([None, None])) == [1.0, 1.0]
+    assert similar("negatives").gold(records_of([None, 0.0])) == [1.0, 1.0]
 
 
 def test_scores_rank_models_where_similarities_are_known():

@@ -83,7 +83,7 @@ def _read_index(name: Path) -> tuple[dict[str, Entry], int]:
         rows = dict(_rows(table))
         header = message(rows.pop(b""))
         if header.get(2, [0])[0] != 0:
-            raise ArtifactError(f"{file}: the checkpoint is big-endian; expected little-endian")
+            raise ArtifactError("the checkpoint is big-endian; expected little-endian")
         entries = {key.decode(): _entry(message(value)) for key, value in rows.items()}
     except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, ArtifactError):
