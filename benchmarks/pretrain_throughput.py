@@ -72,8 +72,10 @@ def draw(source: ExampleSource, count: int) -> list[PretrainingBatch]:
 
 def timed(step, steps: int, tokens: float) -> tuple[float, float]:
     """Tokens a second, the best of three times after warm-up, and the peak of memory."""
+    begin = time.perf_counter()
     step(0)  # compiles
     torch.cuda.synchronize()
+    print(f"the first step took {time.perf_counter() - begin:.1f} s", flush=True)
     torch.cuda.reset_peak_memory_stats()
     with alone():
         seconds(step, 5)

@@ -25,7 +25,7 @@ from bertkit.model.device import autocast, find_device, wants_grids
 
 COMMON = "phases=128:1 warmup=0.06 steps=10000000 evaluate_every=1000000 checkpoint_every=1000000"
 TASKS = "glue/cola,glue/mrpc,glue/stsb,glue/rte"
-ARMS = {  # settings on top of the recipe's, or another recipe's if one is named
+ARMS = {  # settings on top of the recipe's, or another recipe's if one is named; their numbers are meant for fast-small
     "as it is": "",
     "masked pieces alone": "objective=masked rate=0.25 mask=0.8 random=0.1",
     "replaced pieces alone": "objective=replaced rate=0.15",

@@ -171,9 +171,7 @@ def main() -> None:
         return print("serve_load.py: skipped, needs --model: the folder of an encoder")
     model, texts = bertkit.load(told.model, precision=told.precision), make_texts(512)
     vectors = model.embed(texts)
-    near = (
-        1e-4 if told.precision == "fp32" else 0.02 * float(np.abs(vectors).max())
-    )  # rows of a batch round differently in bf16
+    near = 1e-4 if told.precision == "fp32" else 0.02 * float(np.abs(vectors).max())  # narrow values round by their batch
     truth = near, vectors, [[model.tokenizer.vocabulary[i] for i in one.ids] for one in model.tokenizer.encode_batch(texts)]
     same, mixed = make_requests(texts, ("embed",)), make_requests(texts, ROUTES)
     before = measure_offline(model, texts, told.seconds / 2)

@@ -9,9 +9,8 @@ from bertkit.errors import ConfigError, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 CHOICES = dict(activation=ACTIVATIONS, place=("learned", "rotary", "relative"), norm=("post", "pre"))
-CHOICES |= dict(
-    masked=("", "gelu"), summary=("tanh", "relu", "gelu"), global_tokens=("", "none", "first", "question", "options")
-)
+CHOICES |= dict(masked=("", "gelu"), summary=("tanh", "relu", "gelu"))
+CHOICES |= dict(global_tokens=("", "none", "first", "question", "options"))
 # Beyond these nobody has built an encoder; a damaged or hostile config would take all memory.
 LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
 LIMITS |= dict(positions=1_048_576, segments=1024, embedding=65_536, first_position=1024)

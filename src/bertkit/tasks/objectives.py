@@ -27,7 +27,7 @@ class Replaced(nn.Module):
 
     names: ClassVar[tuple[str, ...]] = ("token_loss", "token_accuracy", "generator_loss", "generator_accuracy")
     emphasis: ClassVar = {"token_loss": 50.0}
-    every = 0  # hidden piece that stays hidden; 0 for none
+    every = 0  # one hidden place in so many stays hidden for the discriminator; 0: none does
 
     def __init__(self, config: Config, *, next_sentence: bool = False):
         super().__init__()
@@ -55,7 +55,7 @@ class Replaced(nn.Module):
 
 
 class Both(Replaced):
-    """Every third hidden piece stays hidden for the discriminator too, which fills it in; that head is kept."""
+    """One hidden piece in three stays hidden for the discriminator too, which fills it in: with that head it is kept."""
 
     names = ("masked_loss", "masked_accuracy", *Replaced.names)
     emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 2.0}
@@ -86,8 +86,8 @@ def generator_config(config: Config) -> Config:
 
 
 def fill_in(data: PretrainingBatch, logits: Tensor, every: int = 0) -> tuple[Batch, Tensor]:
-    """The batch with a piece drawn for each hidden place, or all but `every` so manyth; and which tokens [T] are not what
-    stood there."""
+    """The batch with a piece drawn for each hidden place, but for one in `every`; and which tokens [T] are not what stood
+    there."""
     noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel's
     drawn = (logits + noise).argmax(-1)  # [M]
     filled = data.targets != NOTHING  # what fills up points at the first token, which is never hidden

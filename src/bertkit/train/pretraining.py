@@ -75,7 +75,7 @@ def pretraining_job(
     def samples() -> list[str]:
         with autocast(device, recipe.precision):
             fills = (network.kept if network.kept.masked else network.generator).to(device)
-            return filled_samples(fills, held_out[-1], device) if held_out and fills.masked else []
+            return filled_samples(fills, held_out[-1], device) if held_out else []
 
     return job, samples
 
@@ -101,8 +101,8 @@ def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, s
         sums += trainer.sums(trainer.network, row)
         counts += torch.tensor([*map(row.count, trainer.names)])
     means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
-    own = trainer.names[0].removesuffix("loss")  # what is kept is judged by it
-    loss = means.pop(trainer.names[0])
+    first = trainer.names[0]  # the loss that what is kept is judged by
+    loss, own = means.pop(first), first.removesuffix("loss")
     figures = {"held_out_loss": loss} | ({"held_out_perplexity": math.exp(min(50.0, loss))} if own == "masked_" else {})
     figures |= {f"held_out_{name.removeprefix(own)}": v for name, v in means.items() if name != "next_loss"}
     return figures, -loss
