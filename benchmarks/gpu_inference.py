@@ -61,7 +61,7 @@ def make_systems(size: str, texts: list[np.ndarray], budget: int) -> dict[str, R
         "transformers, compiled": best(fast, texts),
         "bertkit": ours(Runner(network, "cuda", "bf16"), budget=budget),
         "bertkit, compiled": ours(
-            Runner(network, "cuda", "bf16", compile=True), shapes=Shapes(budget, (32, 64, 128, 256, LONGEST))
+            Runner(network, "cuda", "bf16", compile=True), shapes=Shapes(budget, (32, 64, 128, 256, LONGEST), 3.0)
         ),
     }
 

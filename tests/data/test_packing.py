@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -77,14 +75,3 @@ def test_a_few_long_sequences_lie_apart_from_many_short_ones():
     batch = pack([np.ones(size, np.int64) for size in [10] * 30 + [60] * 2])
     assert [tuple(bucket.tokens.shape) for bucket in batch.buckets] == [(30, 10), (2, 60)]
     assert len(pack([np.ones(size, np.int64) for size in range(8, 12)]).buckets) == 1
-
-
-@pytest.mark.parametrize(("shapes", "mine"), [(SHAPES, True), (None, False)])
-def test_batches_of_fixed_shapes_are_used_by_one_thread(shapes, mine):
-    """A compiled network may be compiling: no second thread may call it meanwhile."""
-    used = {threading.get_ident()}
-    found = {
-        ident
-        for _, ident in batches(numbered([3] * 300), None, lambda batch: threading.get_ident(), shapes=shapes, threads=2)
-    }
-    assert (found == used) is mine

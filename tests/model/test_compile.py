@@ -6,7 +6,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from bertkit.bundle.runner import Runner
-from bertkit.data.packing import Shapes, batches, pack
+from bertkit.data.packing import Shapes, batches, lay, pack
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
 from bertkit.tasks.pretraining import Pretraining
@@ -63,3 +63,17 @@ def test_a_runner_compiles_one_block_for_all(monkeypatch):
     assert counter.frame_count == 3  # who else has the network is left alone
     assert all(map(torch.equal, runner.encoder.parameters(), network.encoder.parameters()))
     assert next(runner.encoder.parameters()) is next(network.encoder.parameters())
+
+
+def test_threads_take_turns_at_what_compiles(monkeypatch):
+    """Each length is compiled when it first comes, which no second thread may run into."""
+    torch._dynamo.reset()
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, options, **settings: compile(module, backend="eager", **settings))
+    network = Pretraining(sized("tiny", vocabulary=100, layers=2), next_sentence=False)
+    plain, runner = Runner(network, "cpu", "fp32"), Runner(network, "cpu", "fp32", compile=True)
+    texts = [text[: 4 + index % 120] for index, text in enumerate(mixed_lengths(300))]
+    cut = dict(shapes=Shapes(budget=512, lengths=(16, 32, 64, 128, 512)), threads=4)
+    for members, vectors in batches(texts, None, lambda batch: runner.pooled(batch, "mean"), **cut):
+        expected = plain.pooled(lay([texts[index] for index in members]), "mean")
+        np.testing.assert_allclose(vectors[: len(members)], expected, atol=1e-5)

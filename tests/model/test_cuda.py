@@ -147,5 +147,5 @@ def test_compiled_without_graph_breaks(dtype, training):
             torch.testing.assert_close(x, encoder(batch), atol=1e-4 if dtype == torch.float32 else 0.1, rtol=0.02)
         shapes.add(batch.longest)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 8
-    assert len(shapes) > 2
+    assert len(shapes) > 1
     assert all(p.grad is None or torch.isfinite(p.grad).all() for p in encoder.parameters())

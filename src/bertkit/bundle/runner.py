@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import BUDGET, GPU_BUDGET
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import PRECISIONS, compile_parts, find_device, moved, wants_grids
+from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device, moved, wants_grids
 
 
 class Runner:
@@ -27,7 +28,7 @@ class Runner:
             raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
         self.device = find_device(device)
         self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
-        self.encoder, self.compiled = self.network.encoder, compile
+        self.encoder, self.compiled, self.turn = self.network.encoder, compile, Lock()
         self.config = self.encoder.config
         if compile:  # a copy with the same weights: tasks, and others that have this network, go on with any shapes
             self.encoder = deepcopy(self.encoder, {id(weight): weight for weight in self.encoder.parameters()})
@@ -41,33 +42,38 @@ class Runner:
         pools = self.network.encoder.pooler is not None
         return getattr(self.network, head, None) is not None and (pools or head != "next")
 
+    def encoded(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+        """By one thread at a time: what compiles does not bear two, and the device has its work in order anyway."""
+        with self.turn:
+            return self.encoder(batch, wanted)
+
     @torch.inference_mode()
     def vectors(self, batch: Batch) -> np.ndarray:
         """[T, D]"""
-        return _array(self.encoder(self._here(batch)))
+        return fetched(self.encoded(self._here(batch)))
 
     @torch.inference_mode()
     def pooled(self, batch: Batch, kind: str) -> np.ndarray:
         """One vector for each sequence [B, D]: its pieces' mean or maximum, or its first one's."""
-        batch = self._here(batch)
+        here = self._here(batch)
         if kind == "cls":
-            return _array(self.encoder(batch, batch.firsts))
-        lengths = batch.boundaries.long().diff()
-        return _array(torch.segment_reduce(self.encoder(batch).float(), kind, lengths=lengths, axis=0))
+            return fetched(self.encoded(here, here.firsts))
+        lengths = here.boundaries[: 1 + np.count_nonzero(np.diff(batch.boundaries))].long().diff()  # no empty ones
+        return fetched(torch.segment_reduce(self.encoded(here).float(), kind, lengths=lengths, axis=0))
 
     @torch.inference_mode()
     def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
         """[M, V]"""
         here, at = self._here(batch), torch.from_numpy(places).to(self.device)
         if self.compiled:  # for one shape: all tokens, as the number of places differs
-            return _array(self.network.masked_logits(self.encoder(here).index_select(0, at)))
-        return _array(self.network.masked_logits(self.encoder(here, at)))
+            return fetched(self.network.masked_logits(self.encoded(here).index_select(0, at)))
+        return fetched(self.network.masked_logits(self.encoded(here, at)))
 
     @torch.inference_mode()
     def next_logits(self, batch: Batch) -> np.ndarray:
         """[B, 2]"""
         batch = self._here(batch)
-        return _array(self.network.next_logits(self.encoder(batch, batch.firsts)))
+        return fetched(self.network.next_logits(self.encoded(batch, batch.firsts)))
 
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
         """The logits of a task's batch [M, C], or the vectors of its texts."""
@@ -77,13 +83,13 @@ class Runner:
     def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:
         """At the chosen layers [T, n, D]."""
         states = self.network.encoder.hidden_states(self._here(batch))
-        return _array(torch.stack([states[layer] for layer in layers], 1))
+        return fetched(torch.stack([states[layer] for layer in layers], 1))
 
     @torch.inference_mode()
     def looks(self, batch: Batch) -> list[np.ndarray]:
         """Who looks at whom in each sequence [layers, H, L, L]."""
         layers = self.network.encoder.attention_weights(self._here(batch))
-        return [_array(torch.stack(one)) for one in zip(*layers, strict=True)]
+        return [fetched(torch.stack(one)) for one in zip(*layers, strict=True)]
 
     def parameters(self) -> dict[str, int]:
         """By part, and in all."""
@@ -95,7 +101,3 @@ class Runner:
 
     def _here(self, batch: Batch) -> Batch:
         return batch.map(lambda array: moved(torch.from_numpy(array), self.device))
-
-
-def _array(values: Tensor) -> np.ndarray:
-    return values.float().cpu().numpy()

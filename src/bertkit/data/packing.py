@@ -113,7 +113,7 @@ def batches(
     threads: int = 1,
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """Batches of like lengths as arrays, longest first, or what `use` makes of them; each with the indices of its
-    sequences. `threads` of them are in use at once; one where shapes are fixed, as a compiler does not bear two."""
+    sequences. `threads` of them are in use at once."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
 
     def laid(members: np.ndarray) -> Batch:
@@ -121,7 +121,7 @@ def batches(
         return lay([ids[index] for index in members], part, shapes, grids=grids)
 
     groups = group_by_length(sizes, shapes.budget if shapes else budget, shapes)
-    return ahead(laid, use, groups, texts=len(sizes), threads=1 if shapes else threads)
+    return ahead(laid, use, groups, texts=len(sizes), threads=threads)
 
 
 @dataclass(frozen=True)

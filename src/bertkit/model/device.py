@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +43,16 @@ def quick_precision(device: torch.device) -> str:
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
     """The tensor on the device, to which it is copied while the device computes."""
     return tensor if tensor.device.type == device.type else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def fetched(tensor: Tensor) -> np.ndarray:
+    """The tensor as an array of 32 bits, by way of pinned memory: what others gave the device to do goes on."""
+    if tensor.device.type != "cuda":
+        return tensor.float().cpu().numpy()
+    there, done = tensor.float().to("cpu", non_blocking=True), torch.cuda.Event()
+    done.record(torch.cuda.current_stream(tensor.device))
+    done.synchronize()
+    return there.numpy().copy()
 
 
 def wants_grids(device: torch.device, precision: str, config: Config) -> bool:

@@ -98,7 +98,7 @@ class Model:
         self.runner = bundle.start(device, precision, compile, threads)
         self.device, self.config = self.runner.device, self.runner.config
         self.budget = max(budget or self.runner.budget, self.config.positions)
-        self.shapes = _shapes(self.budget, self.config.positions) if compile else None
+        self.shapes = _shapes(self.budget, self.config.positions, 2.0 if self.runner.grids else 3.0) if compile else None
 
     @overload
     def fill(self, texts: str, *, top: int = 5, truncate: bool = False) -> list[list[Candidate]]: ...  # type: ignore[overload-overlap]
@@ -344,12 +344,12 @@ def _largest(values: np.ndarray, count: int) -> np.ndarray:
     return np.take_along_axis(found, np.argsort(-np.take_along_axis(values, found, 1), axis=1, kind="stable"), 1)
 
 
-def _shapes(budget: int, positions: int) -> Shapes:
-    """Lengths that double up to the model's longest."""
+def _shapes(budget: int, positions: int, crowding: float) -> Shapes:
+    """Lengths that double up to the model's longest; where there are no grids, room for more short texts is free."""
     lengths = [positions]
     while lengths[0] > 32:
         lengths.insert(0, -(-lengths[0] // 2))
-    return Shapes(budget, tuple(lengths))
+    return Shapes(budget, tuple(lengths), crowding)
 
 
 def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from bertkit.errors import InputError
 from bertkit.model.attention import Wanted, picked
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
-from bertkit.model.device import autocast, moved
+from bertkit.model.device import autocast, fetched, moved
 from bertkit.model.dropout import Dropout
 from bertkit.model.encoder import Encoder
 from bertkit.model.init import initialize
@@ -62,7 +62,7 @@ class TaskNetwork(nn.Module):
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
         """The logits of a batch of arrays, as an array."""
         with autocast(device, precision):
-            return self.logits(data.map(lambda array: moved(torch.from_numpy(array), device))).float().cpu().numpy()
+            return fetched(self.logits(data.map(lambda array: moved(torch.from_numpy(array), device))))
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """The logits from a vector for each token [T, D]."""

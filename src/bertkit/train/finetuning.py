@@ -16,7 +16,7 @@ from bertkit.data.loader import Step
 from bertkit.data.records import fingerprint
 from bertkit.errors import InputError
 from bertkit.model.config import Config
-from bertkit.model.device import flops_per_token, wants_grids
+from bertkit.model.device import fetched, flops_per_token, wants_grids
 from bertkit.model.init import initialize
 from bertkit.progress import bar
 from bertkit.tasks.answering import answer_records
@@ -135,7 +135,7 @@ class FeatureCache:
         with bar("computing features", len(parts)) as show:
             for number, (unit, part) in enumerate(zip(inputs.units, parts, strict=True), start=1):
                 batch = pack_units([unit], inputs.layout).batch.to(self.device)
-                part[:] = network.features(batch).float().cpu().numpy()
+                part[:] = fetched(network.features(batch))
                 show(number)
         return parts
 
