@@ -129,11 +129,11 @@ def test_every_recipe_learns(name, store, tmp_path):
 
 
 def test_some_hidden_places_stay_hidden_for_both(row):
-    batch, replaced = fill_in(row, torch.randn(len(row.places), 300), every=3)
-    left = row.places[::3][row.targets[::3] != NOTHING]
+    batch, replaced = fill_in(row, torch.randn(len(row.places), 300), left=5)
+    left, others = row.places[:5], row.places[5:][row.targets[5:] != NOTHING]
     assert torch.equal(batch.ids[left], row.batch.ids[left])
     assert not replaced[left].any()
-    assert replaced.sum() > len(left)
+    assert replaced.sum() > 0.9 * len(others)
 
 
 def test_both_learns_to_judge_and_to_fill_in(store, tmp_path):

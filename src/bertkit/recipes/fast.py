@@ -10,8 +10,8 @@ from bertkit.train.recipe import Optimizer, Phase, Recipe, Schedule
 
 
 def fast_base() -> Recipe:
-    """ModernBERT's blocks at BERT-base's size. Of the hidden pieces two thirds are drawn by a generator, to be judged, and
-    the rest is to be filled in. Muon, small batches, a triangle tied to the budget, and longer texts at the end."""
+    """ModernBERT's blocks at BERT-base's size. Half of the texts have pieces to be filled in; in the others a generator
+    filled them in, to be judged. Muon, small batches, a triangle tied to the budget, and longer texts at the end."""
     blocks = MEMBERS["modernbert"] | dict(feedforward=2048, positions=512, window=64, global_every=1)
     return Recipe(
         name="fast-base",

@@ -27,7 +27,6 @@ class Replaced(nn.Module):
 
     names: ClassVar[tuple[str, ...]] = ("token_loss", "token_accuracy", "generator_loss", "generator_accuracy")
     emphasis: ClassVar = {"token_loss": 50.0}
-    every = 0  # one hidden place in so many stays hidden for the discriminator; 0: none does
 
     def __init__(self, config: Config, *, next_sentence: bool = False):
         super().__init__()
@@ -38,7 +37,7 @@ class Replaced(nn.Module):
 
     def forward(self, data: PretrainingBatch) -> Tensor:
         logits = self.generator.masked_logits(self.generator.encoder(data.batch, data.places))  # [M, V]
-        batch, replaced = fill_in(data, logits.detach(), self.every)
+        batch, replaced = fill_in(data, logits.detach(), self.left(data))
         return torch.cat([self.told(self.kept.encoder(batch), replaced, data), torch.stack(sums(logits, data.targets))])
 
     def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
@@ -49,29 +48,37 @@ class Replaced(nn.Module):
         right = ((scores > 0) == replaced) & inside
         return torch.stack([(loss * inside).sum(), right.sum().float()])
 
+    def left(self, data: PretrainingBatch) -> int:
+        """How many of the hidden places stay hidden for the discriminator: the row's first ones."""
+        return 0
+
     def judge(self, x: Tensor) -> Tensor:
         assert self.kept.replaced is not None
         return self.kept.replaced(x)
 
 
 class Both(Replaced):
-    """One hidden piece in three stays hidden for the discriminator too, which fills it in: with that head it is kept."""
+    """In half of a row's texts pieces stay hidden for the discriminator too, which fills them in: with that head it is kept.
+    Each text is as `fill` will meet it, or as a tuned model will."""
 
     names = ("masked_loss", "masked_accuracy", *Replaced.names)
-    emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 2.0}
-    every = 3
 
     def __init__(self, config: Config, *, next_sentence: bool = False):
         super().__init__(config)
         self.kept.masked, self.kept.replaced = MaskedHead(config), None
         self.replaced = ReplacedHead(config)
 
+    def left(self, data: PretrainingBatch) -> int:
+        return len(data.places) // 2
+
     def judge(self, x: Tensor) -> Tensor:
         return self.replaced(x)
 
     def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
-        hidden, targets = x.index_select(0, data.places[:: self.every]), data.targets[:: self.every]
-        filled = torch.stack(sums(self.kept.masked_logits(hidden), targets)) * self.every  # they stand for all
+        left, known = self.left(data), data.targets != NOTHING
+        logits = self.kept.masked_logits(x.index_select(0, data.places[:left]))
+        all_for_these = known.sum() / known[:left].sum().clamp(min=1)  # as sums are shared out among all hidden places
+        filled = torch.stack(sums(logits, data.targets[:left])) * all_for_these
         return torch.cat([filled, super().told(x, replaced, data)])
 
 
@@ -85,14 +92,12 @@ def generator_config(config: Config) -> Config:
     return config.with_(**sizes, embedding=0 if width == pieces else pieces)
 
 
-def fill_in(data: PretrainingBatch, logits: Tensor, every: int = 0) -> tuple[Batch, Tensor]:
-    """The batch with a piece drawn for each hidden place, but for one in `every`; and which tokens [T] are not what stood
-    there."""
+def fill_in(data: PretrainingBatch, logits: Tensor, left: int = 0) -> tuple[Batch, Tensor]:
+    """The batch with a piece drawn for each hidden place but the first; and which tokens [T] are not what stood there."""
     noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel's
     drawn = (logits + noise).argmax(-1)  # [M]
     filled = data.targets != NOTHING  # what fills up points at the first token, which is never hidden
-    if every:
-        filled = filled & (torch.arange(len(filled), device=filled.device) % every > 0)
+    filled[:left] = False
     ids = data.batch.ids
     drawn = torch.where(filled, drawn, ids.index_select(0, data.places))
     replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, data.places, filled & (drawn != data.targets))
