@@ -120,12 +120,19 @@ def test_convert_and_info(folder, tmp_path):
         json.loads(run("info", tmp_path / "m", "--json").stdout)["parameters"]
         == json.loads(run("info", folder, "--json").stdout)["parameters"]
     )
+    run("convert", folder, tmp_path / "half", "--half")
+    sizes = [(path / "model.safetensors").stat().st_size for path in (tmp_path / "half", folder)]
+    assert sizes[0] < 0.51 * sizes[1]
 
 
-def test_demo(tmp_path):
-    assert "done in" in run("demo", "--out", tmp_path / "d", "--steps", 3).stdout
-    assert (tmp_path / "d" / "run" / "model" / "config.json").exists()
-    assert (tmp_path / "d" / "run" / "report.html").exists()
+def test_what_half_cannot_hold_is_refused(folder, tmp_path):
+    import bertkit
+
+    model = bertkit.load(folder, device="cpu")
+    model.network.masked.bias.data[3] = 1e5
+    model.save(tmp_path / "m")
+    assert "cls.predictions.bias holds 100,000; 16 bits" in complaint("convert", tmp_path / "m", tmp_path / "half", "--half")
+    assert not (tmp_path / "half").exists()
 
 
 def test_prepare_and_pretrain(tmp_path, tokenizer):

@@ -230,9 +230,10 @@ def convert(
     out: Annotated[Path, Argument(help="The folder to write.")],
     positions: Annotated[int, Option(help="Make a Longformer of it, for texts of so many pieces.")] = 0,
     window: Annotated[int, Option(help="Pieces that its tokens see to each side.")] = 256,
+    half: Annotated[bool, Option("--half", help="Write the weights in 16 bits: half the size.")] = False,
 ) -> Told:
     """Turn anybody's checkpoint into an artifact that bertkit and transformers read."""
-    facts = bertkit.convert(source, out, positions=positions, window=window).describe()
+    facts = bertkit.convert(source, out, positions=positions, window=window, half=half).describe()
     yield facts | {"out": str(out)}
     yield f"{facts['parameters']['total']:,} parameters → {out}"
 

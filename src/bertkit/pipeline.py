@@ -216,15 +216,16 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
     return Model(Bundle(network, tokenizer, member, {"source": f"random weights, seed {seed}"}), device="cpu")
 
 
-def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256) -> Model:
-    """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact; with positions, as a Longformer."""
-    from bertkit.bundle.bundle import load_bundle
+def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256, half: bool = False) -> Model:
+    """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact: with positions as a Longformer, with
+    half in 16 bits."""
+    from bertkit.bundle.bundle import load_bundle, save_bundle
     from bertkit.bundle.changes import lengthen
     from bertkit.serve.predictor import Model
 
     model = Model(load_bundle(source), device="cpu")
     model = Model(lengthen(model.bundle, positions, window), device="cpu") if positions else model
-    model.save(out)
+    save_bundle(model.bundle, out, half=half)
     return model
 
 

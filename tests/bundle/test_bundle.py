@@ -113,6 +113,43 @@ def test_half_precision_files_become_fp32(model, folder):
     assert {tensor.dtype for tensor in state(again).values()} == {torch.float32}
 
 
+@pytest.fixture
+def electra(tokenizer):
+    """A small model that only fills in pieces."""
+    model = bertkit.create("tiny", tokenizer, family="electra", embedding=64, positions=64, pooler=False)
+    model.network.next = None
+    return model
+
+
+def test_half_of_a_model_answers_as_transformers_does(electra, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    electra.save(tmp_path / "whole")
+    bertkit.convert(tmp_path / "whole", tmp_path / "half", half=True)
+    assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float16}
+    assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "float16"
+    ours = bertkit.load(tmp_path / "half", device="cpu")
+    assert {tensor.dtype for tensor in state(ours).values()} == {torch.float32}
+    theirs, report = transformers.ElectraForMaskedLM.from_pretrained(
+        tmp_path / "half", dtype=torch.float32, output_loading_info=True
+    )
+    assert not any(report.values())
+    (encoding,) = ours.encode_texts(["mara is a [MASK] in elmford"], truncate=False, read_mask=True)
+    with torch.no_grad():
+        expected = theirs.eval()(torch.tensor(encoding.ids[None]).long()).logits[0]
+    (found,) = ours.each("", [encoding], lambda batch: [ours.runner.masked_logits(batch, np.arange(len(encoding)))])
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    (whole,) = bertkit.load(tmp_path / "whole", device="cpu").embed(["mara is a baker"])
+    np.testing.assert_allclose(ours.embed(["mara is a baker"])[0], whole, atol=1e-2)
+
+
+def test_numbers_too_large_for_half_are_refused(electra, tmp_path):
+    electra.network.masked.bias.data[3] = -70_000.0
+    electra.save(tmp_path / "whole")
+    with pytest.raises(ArtifactError, match=r"generator_lm_head\.bias holds -70,000; 16 bits hold numbers up to 65,504"):
+        bertkit.convert(tmp_path / "whole", tmp_path / "half", half=True)
+    assert not (tmp_path / "half").exists()
+
+
 def test_a_pickle_with_code_is_refused(folder):
     class Evil:
         def __reduce__(self):

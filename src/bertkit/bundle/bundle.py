@@ -53,23 +53,24 @@ def load_bundle(name: Path | str) -> Bundle:
     return Bundle(network, facts.read_tokenizer(), family, provenance, task)
 
 
-def save_bundle(bundle: Bundle, folder: Path | str) -> None:
-    """Writes the artifact, whole or not at all."""
+def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> None:
+    """Writes the artifact, whole or not at all; with `half`, in 16 bits."""
     network, task = bundle.network, bundle.task
     state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    tensors, rest = families.to_hugging_face(state, bundle.family, network.encoder.config.layers, _head(task))
+    spelled = families.to_hugging_face(state, bundle.family, network.encoder.config.layers, _head(task))
+    tensors, rest = map(_halved, spelled) if half else spelled
     with new_folder(folder, marker="config.json") as aside:
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         if rest:
             save_file(rest, aside / "head.safetensors")
-        write_facts(bundle, aside)
+        write_facts(bundle, aside, "float16" if half else "float32")
 
 
-def write_facts(bundle: Bundle, folder: Path) -> None:
+def write_facts(bundle: Bundle, folder: Path, dtype: str = "float32") -> None:
     """All files of an artifact but its weights."""
     config, family, task = bundle.network.encoder.config, bundle.family, bundle.task
     roles = {"pad": "pad", "cls": "cls", "sep": "sep", "mask": "mask", "bos": "cls", "eos": "sep"}
-    settings = {f"{name}_token_id": getattr(bundle.tokenizer, role) for name, role in roles.items()} | {"dtype": "float32"}
+    settings = {f"{name}_token_id": getattr(bundle.tokenizer, role) for name, role in roles.items()} | {"dtype": dtype}
     settings |= {"architectures": [_architecture(bundle.network, family)], **families.write_config(config, family)}
     settings |= families.write_task(task.settings, family) if task and _head(task) else {}
     told = asdict(task.settings) if task else "pretraining"
@@ -91,6 +92,16 @@ def empty_network(config: Config, task: Task | None, heads: Collection[str]) -> 
     if task:
         return build_network(config, task)
     return Pretraining(config, masked="masked" in heads, next_sentence="next" in heads, replaced="replaced" in heads)
+
+
+def _halved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same in 16 bits, if they hold it."""
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    for name, half in halves.items():
+        if not (held := half.isfinite()).all():
+            found = f"{name} holds {tensors[name][~held][0]:,g}"
+            raise ArtifactError(f"{found}; 16 bits hold numbers up to 65,504: keep the 32 bits, without --half")
+    return halves
 
 
 def _architecture(network: Any, family: Family) -> str:
