@@ -187,6 +187,14 @@ def test_a_budget_ends_a_run(store, tmp_path):
     assert 3 < metrics(tmp_path / "r")[-1]["step"] < 5000
 
 
+def test_a_budget_that_steps_do_not_use_up_changes_nothing(store, tmp_path):
+    """The learning rate falls to its end with the last step, whichever bound ends the run."""
+    train(store, tmp_path / "r", budget="1h")
+    train(store, tmp_path / "s")
+    rates = [[row["lr"] for row in metrics(tmp_path / name) if "lr" in row] for name in "rs"]
+    assert rates[0] == rates[1]
+
+
 def test_the_clock_stands_while_a_phase_compiles(store, tmp_path, monkeypatch):
     """A second for each step, a hundred for the first and the ninth, which begin a phase."""
     clock, gradients = [0.0], fit_module.Trainer._gradients

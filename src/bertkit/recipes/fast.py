@@ -24,7 +24,7 @@ def fast_base() -> Recipe:
         phases=(Phase(length=128, share=0.9), Phase(length=512, share=0.1)),
         optimizer=Optimizer(kind="muon", lr=1e-3, muon_lr=1e-3, beta2=0.98),
         schedule=Schedule(warmup=0.06),
-        steps=20_000,
+        budget=20 * 60.0,
         batch_tokens=65_536,
         row_tokens=65_536,
         evaluate_every=5000,
@@ -36,7 +36,7 @@ def fast_small() -> Recipe:
     """10 layers, 256 wide: 14.4 M parameters with English pieces."""
     base = fast_base()
     config = base.config.with_(layers=10, width=256, heads=4, feedforward=512)
-    return replace(base, name="fast-small", config=config, steps=40_000, batch_tokens=32_768, row_tokens=32_768, graphs=True)
+    return replace(base, name="fast-small", config=config, batch_tokens=32_768, row_tokens=32_768, graphs=True)
 
 
 def demo() -> Recipe:

@@ -141,11 +141,10 @@ class Trainer:
         return found.state
 
     def progress(self, state: State) -> float:
-        """How far the run has come, 0 to 1: in time where there is a budget, else in steps."""
+        """How far the run has come, 0 to 1: in steps, or in time where there is a budget that ends it sooner."""
         recipe = self.job.recipe
-        if recipe.budget:
-            return min(1.0, state.elapsed / recipe.budget)
-        return (state.step + 0.5) / recipe.steps
+        in_time = min(1.0, state.elapsed / recipe.budget) if recipe.budget else 0.0
+        return max((state.step + 0.5) / recipe.steps, in_time)
 
     def finished(self, state: State) -> bool:
         recipe = self.job.recipe
@@ -221,7 +220,8 @@ class Trainer:
 
     def _line(self, state: State, row: dict[str, Any]) -> str:
         left = state.elapsed * max(0.0, 1 / max(1e-9, self.progress(state)) - 1)
-        parts = [f"step {state.step:,}/{self.job.recipe.steps:,}", f"loss {row[self.names[0]]:.3f}"]
+        steps = "" if self.job.recipe.budget else f"/{self.job.recipe.steps:,}"
+        parts = [f"step {state.step:,}{steps}", f"loss {row[self.names[0]]:.3f}"]
         parts += [f"{name.replace('_', ' ')} {row[name]:.0%}" for name in self.names if name in row and "loss" not in name]
         parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
         if "flop_utilisation" in row:

@@ -40,7 +40,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How the learning rate rises and falls over the run, which is measured in steps, or in time if there is a budget."""
+    """How the learning rate rises and falls over the run, measured in steps, or in time if a budget ends it sooner."""
 
     kind: str = "linear"
     warmup: float = 0.01  # share of the run
