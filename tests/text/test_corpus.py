@@ -20,7 +20,7 @@ def write(path, content: bytes):
     elif path.suffix == ".xz":
         content = lzma.compress(content)
     elif path.suffix == ".zst":
-        content = pytest.importorskip("zstandard").ZstdCompressor().compress(content)
+        content = pytest.importorskip("pyarrow").compress(content, codec="zstd", asbytes=True)
     path.write_bytes(content)
     return path
 

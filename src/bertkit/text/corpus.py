@@ -19,7 +19,6 @@ from typing import IO, Any, NamedTuple
 
 from bertkit.errors import DataError, InputError, import_extra
 
-KINDS = (".txt", ".jsonl", ".parquet")
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
 
 
@@ -59,14 +58,13 @@ class Corpus:
             try:
                 with open(path, "rb") as raw:
                     self._stream = raw
-                    yield from self._documents(PACKINGS[path.suffix](raw) if path.suffix in PACKINGS else raw, path)
-            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+                    stream = PACKINGS[path.suffix](raw) if path.suffix in PACKINGS else raw
+                    yield from READERS[_kind(path)](self, stream, path)
+            except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+                if isinstance(error, OSError) and error.errno:  # of the system, not of what is in the file
+                    raise
                 raise DataError(f"the compressed file is damaged or cut off ({error}); fetch it again", path) from error
             self._read_before += path.stat().st_size
-
-    def _documents(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
-        readers = {".txt": self._blank_separated, ".jsonl": self._json_lines, ".parquet": self._parquet_rows}
-        return readers[_kind(path)](stream, path)
 
     def _blank_separated(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
         lines, begin, size = list[str](), 1, 0
@@ -95,18 +93,18 @@ class Corpus:
     def _parquet_rows(self, stream: IO[bytes], path: Path) -> Iterator[Document]:
         arrow = import_extra("pyarrow", "parquet", "reading .parquet")
         parquet = import_extra("pyarrow.parquet", "parquet", "reading .parquet")
-        try:
-            with tempfile.TemporaryFile() as seekable:
-                if path.suffix in PACKINGS:
-                    shutil.copyfileobj(stream, seekable)
+        with tempfile.TemporaryFile() as seekable:
+            if path.suffix in PACKINGS:
+                shutil.copyfileobj(stream, seekable)
+            try:
                 table = parquet.ParquetFile(seekable if path.suffix in PACKINGS else path)
                 if "text" not in table.schema_arrow.names:
                     raise DataError(f'no column "text"; found {", ".join(table.schema_arrow.names)}', path)
                 rows = (row for part in table.iter_batches(1024, columns=["text"]) for row in part.column(0))
                 for number, row in enumerate(rows, start=1):
                     yield from self._checked(row.as_py(), path, number)
-        except (OSError, arrow.ArrowInvalid) as error:
-            raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]})", path) from error
+            except (OSError, arrow.ArrowInvalid) as error:
+                raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]})", path) from error
 
     def _checked(self, text: object, path: Path, number: int) -> Iterator[Document]:
         """The document, if its text is a string that UTF-8 can carry."""
@@ -158,46 +156,21 @@ def _kind(path: Path) -> str:
 def _files(path: Path) -> list[Path]:
     """The corpus files that `path` stands for."""
     if path.is_dir():
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and _kind(file) in KINDS]
+        files = [file for file in sorted(path.rglob("*")) if file.is_file() and _kind(file) in READERS]
         if not files:
-            raise DataError(f"the folder holds no {', '.join(KINDS)} files, plain or as {', '.join(PACKINGS)}", path)
+            raise DataError(f"the folder holds no {', '.join(READERS)} files, plain or as {', '.join(PACKINGS)}", path)
         return files
     if not path.exists():
         raise DataError("no such file or folder", path)
-    if _kind(path) not in KINDS:
-        raise DataError(f"expected {', '.join(KINDS)}, plain or as {', '.join(PACKINGS)}", path)
+    if _kind(path) not in READERS:
+        raise DataError(f"expected {', '.join(READERS)}, plain or as {', '.join(PACKINGS)}", path)
     return [path]
 
 
-class _Zst(io.RawIOBase):
-    """A .zst file as a stream. The library's own reader takes a file that was cut off for a complete one."""
-
-    def __init__(self, stream: IO[bytes]):
-        zstandard = import_extra("zstandard", "zst", "reading .zst")
-        self.stream, self.error, self.new_frame = stream, zstandard.ZstdError, zstandard.ZstdDecompressor().decompressobj
-        self.frame, self.ready, self.rest, self.complete = self.new_frame(), b"", b"", False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        while not self.ready and (packed := self.rest or self.stream.read(2**17)):
-            try:
-                self.ready = self.frame.decompress(packed)
-            except self.error as error:
-                raise EOFError(error) from error
-            self.rest, self.complete = self.frame.unused_data, self.frame.eof
-            if self.complete:
-                self.frame = self.new_frame()
-        if not self.ready and not self.complete:
-            raise EOFError("the last frame has no end")
-        part, self.ready = self.ready[: len(buffer)], self.ready[len(buffer) :]
-        buffer[: len(part)] = part
-        return len(part)
+def _open_zst(stream: IO[bytes]) -> IO[bytes]:
+    arrow = import_extra("pyarrow", "zst", "reading .zst")
+    return io.BufferedReader(arrow.CompressedInputStream(stream, "zstd"))
 
 
-PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # what is inside, as a stream
-    ".gz": gzip.open,
-    ".xz": lzma.open,
-    ".zst": lambda stream: io.BufferedReader(_Zst(stream)),
-}
+READERS = {".txt": Corpus._blank_separated, ".jsonl": Corpus._json_lines, ".parquet": Corpus._parquet_rows}
+PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zst}
