@@ -20,7 +20,7 @@ from support.stores import made_up_store
 
 from bertkit.bundle.members import FAMILIES
 from bertkit.data.examples import NOTHING, ExampleSettings, ExampleSource
-from bertkit.data.packing import Shapes, pack
+from bertkit.data.packing import Shapes, lay
 from bertkit.model.attention import attend
 from bertkit.model.config import MEMBERS, sized
 from bertkit.model.device import autocast, compiled, wants_grids
@@ -150,7 +150,7 @@ def read_ours(name: str, config, length: int, options, device: torch.device) -> 
     several = texts(length, options.tokens)
     total = sum(map(len, several))
     shapes = Shapes(-(-total // 128) * 128, (length,), crowding=(len(several) + 0.5) * length / total)
-    batch = pack(several, None, shapes).to(device)
+    batch = lay(several, None, shapes).map(torch.from_numpy).to(device)
     encoder = compiled(network.encoder) if options.compile else network.encoder
 
     @torch.no_grad()
@@ -180,7 +180,7 @@ def read_theirs(name: str, config, length: int, options, device: torch.device) -
 
 def windows(length: int, device: torch.device) -> dict:
     """Forward and backward of window attention over 32,768 tokens."""
-    batch = pack([np.ones(length, np.int64)] * (32_768 // length)).to(device)
+    batch = lay([np.ones(length, np.int64)] * (32_768 // length)).map(torch.from_numpy).to(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     qkv = torch.randn(32_768, 3, 12, 64, device=device, dtype=dtype, requires_grad=True)
     row = {"length": length}

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from support.batches import pack
 from support.family import small
 
 import bertkit
@@ -11,7 +12,6 @@ from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.bundle.changes import lengthen
 from bertkit.bundle.members import FAMILIES
 from bertkit.data.inputs import pack_units
-from bertkit.data.packing import pack
 from bertkit.data.records import Question
 from bertkit.errors import InputError
 from bertkit.stories import stories

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.batches import pack
 
-from bertkit.data.packing import SMALL, Shapes, batches, pack
+from bertkit.data.packing import SMALL, Shapes, batches
 from bertkit.errors import InputError
 
 lengths = st.lists(st.integers(1, 64), min_size=1, max_size=40)

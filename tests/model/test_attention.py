@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.batches import pack
 from support.reference import draw_sequences
 
-from bertkit.data.packing import Shapes, pack
+from bertkit.data.packing import Shapes
 from bertkit.model.attention import attend
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from support.batches import pack
 from torch._dynamo.testing import CompileCounter
 
 from bertkit.bundle.runner import Runner
-from bertkit.data.packing import Shapes, batches, lay, pack
+from bertkit.data.packing import Shapes, batches, lay
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
 from bertkit.tasks.pretraining import Pretraining

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.batches import pack
 from support.reference import draw_sequences
 
-from bertkit.data.packing import Shapes, batches, pack
+from bertkit.data.packing import Shapes, batches
 from bertkit.model.attention import attend
 from bertkit.model.config import sized
 from bertkit.model.dropout import random_key

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from support.batches import pack
 from support.reference import draw_sequences, padded, reference_of, unpadded
 
-from bertkit.data.packing import pack
 from bertkit.model.config import Config, sized
 from bertkit.model.encoder import Encoder
 from bertkit.tasks.pretraining import Pretraining

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from support.batches import pack
 from support.family import CHANGES, counterpart, small
 from support.reference import draw_sequences, padded, unpadded
 
 from bertkit.bundle import families
 from bertkit.bundle.members import FAMILIES
-from bertkit.data.packing import pack
 from bertkit.model.encoder import Encoder
 from bertkit.model.longformer import choose_global
 from bertkit.tasks.pretraining import Pretraining

@@ -1,6 +1,6 @@
 import torch
+from support.batches import pack
 
-from bertkit.data.packing import pack
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
 from bertkit.model.norm import Norm, narrow

@@ -19,7 +19,7 @@ def model():
     network = model.network
     network.masked.bias.data[WORDS.index("poor")] = 3.0
     optimizer = torch.optim.Adam(network.encoder.parameters(), lr=3e-3)
-    from bertkit.data.packing import pack
+    from support.batches import pack
 
     for step in range(120):
         word, told = (("good", "great"), ("bad", "poor"))[step % 2]

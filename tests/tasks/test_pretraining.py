@@ -1,8 +1,8 @@
 import pytest
 import torch
+from support.batches import pack
 from support.reference import draw_sequences
 
-from bertkit.data.packing import pack
 from bertkit.model.config import sized
 from bertkit.tasks.pretraining import Pretraining
 

@@ -57,15 +57,8 @@ class Packed:
         return replace(self, batch=batch, **{n: change(v) for n, v in beside.items() if hasattr(v, "shape")})
 
 
-def pack(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None) -> Batch:
-    """One batch of all the given sequences, in their order."""
-    import torch  # what lays batches out must do without
-
-    return lay(ids, segments, shapes).map(torch.from_numpy)
-
-
 def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:
-    """The same as arrays."""
+    """One batch of all the given sequences, in their order, as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
         raise InputError("a batch needs at least one sequence, and each sequence at least one token")
@@ -90,15 +83,15 @@ def lay_row(
         raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
     positions = np.arange(len(ids)) - np.repeat(ends - sizes, sizes)
-    parts = _grids(sizes, longest, shapes) if grids else []
+    buckets, places = _buckets(sizes, ends - sizes, longest, shapes) if grids else ((), ends)
     return Batch(
         ids=_row(ids, fill),
         segments=_row(segments, fill),
         positions=_row(positions, fill),
         boundaries=_boundaries(ends, longest, len(ids) + fill, shapes),  # type: ignore[arg-type]
         longest=longest,
-        buckets=tuple(_bucket(grid, sizes, ends - sizes) for grid in parts),
-        order=_row(_order(parts, sizes) + positions, fill) if grids else _row(ids[:0], 0),
+        buckets=buckets,
+        order=_row(np.repeat(places, sizes) + positions, fill) if grids else _row(ids[:0], 0),
     )
 
 
@@ -124,51 +117,34 @@ def batches(
     return ahead(laid, use, groups, texts=len(sizes), threads=threads)
 
 
-@dataclass(frozen=True)
-class _Grid:
-    """Which sequences make up a bucket, its length, and its rows: more than the members where a shape is fixed."""
+def _buckets(
+    sizes: np.ndarray, begins: np.ndarray, longest: int, shapes: Shapes | None
+) -> tuple[tuple[Bucket, ...], np.ndarray]:
+    """The sequences as grids, one if the shape is fixed; and for each sequence where it begins in the flattened grids."""
+    buckets, places, before = list[Bucket](), np.zeros(len(sizes), np.int64), 0
+    for members in [np.arange(len(sizes))] if shapes else _cut(np.argsort(sizes, kind="stable"), sizes):
+        length, rows = (longest, shapes.sequences(longest)) if shapes else (int(sizes[members[-1]]), len(members))
+        # Rows beyond the members repeat the first token: harmless, never read.
+        lengths, first = filled(sizes[members], rows, 1), filled(begins[members], rows, 0)
+        column = np.arange(length)
+        tokens, inside = first[:, None] + np.minimum(column, lengths[:, None] - 1), column < lengths[:, None]
+        full = inside.all() and rows == len(members)
+        buckets.append(Bucket(tokens, None if full else inside[:, None, None, :]))  # type: ignore[arg-type]
+        places[members] = before + length * np.arange(len(members))
+        before += length * rows
+    return tuple(buckets), places
 
-    members: np.ndarray
-    length: int
-    rows: int
 
-
-def _grids(sizes: np.ndarray, longest: int, shapes: Shapes | None) -> list[_Grid]:
-    """All sequences, in order of length, cut in two where that spares most, and so on; one grid if the shape is fixed."""
-    if shapes:
-        return [_Grid(np.arange(len(sizes)), longest, shapes.sequences(longest))]
-    return list(_cut(np.argsort(sizes, kind="stable"), sizes))
-
-
-def _cut(members: np.ndarray, sizes: np.ndarray) -> Iterator[_Grid]:
-    """One grid if all is small; else two, and each of them again."""
+def _cut(members: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
+    """Sequences in order of length, cut in two where that spares most, and each part again, unless all is small."""
     lengths, counts = sizes[members], np.arange(1, len(members) + 1)
     scores = counts * lengths**2 + (len(members) - counts) * lengths[-1] ** 2  # of two grids, the first with so many
     if scores[-1] - scores.min() <= SMALL:
-        yield _Grid(members, int(lengths[-1]), len(members))
+        yield members
     else:
         best = int(scores.argmin()) + 1
         yield from _cut(members[:best], sizes)
         yield from _cut(members[best:], sizes)
-
-
-def _bucket(grid: _Grid, sizes: np.ndarray, begins: np.ndarray) -> Bucket:
-    # Rows beyond the members repeat the first token: harmless, never read.
-    lengths, first = filled(sizes[grid.members], grid.rows, 1), filled(begins[grid.members], grid.rows, 0)
-    column = np.arange(grid.length)
-    tokens = first[:, None] + np.minimum(column, lengths[:, None] - 1)
-    inside = column < lengths[:, None]
-    full = inside.all() and grid.rows == len(grid.members)
-    return Bucket(tokens, None if full else inside[:, None, None, :])  # type: ignore[arg-type]
-
-
-def _order(grids: list[_Grid], sizes: np.ndarray) -> np.ndarray:
-    """For each token, where its sequence begins in the flattened grids."""
-    begins, before = np.zeros(len(sizes), np.int64), 0
-    for grid in grids:
-        begins[grid.members] = before + grid.length * np.arange(len(grid.members))
-        before += grid.length * grid.rows
-    return np.repeat(begins, sizes)
 
 
 def _boundaries(ends: np.ndarray, longest: int, total: int, shapes: Shapes | None) -> np.ndarray:
