@@ -27,11 +27,7 @@ def duplicate_documents(texts: Iterable[str], scratch: Path) -> np.ndarray:
         later = []
         for file in files:
             file.seek(0)
-            later.append(_later(np.frombuffer(file.read(), ROW)))
+            rows = np.frombuffer(file.read(), ROW)
+            _, first = np.unique(rows["hash"], return_index=True)
+            later.append(np.delete(rows["document"], first))
     return np.sort(np.concatenate(later))
-
-
-def _later(rows: np.ndarray) -> np.ndarray:
-    """Documents that share a hash with an earlier row."""
-    _, first = np.unique(rows["hash"], return_index=True)
-    return np.delete(rows["document"], first)

@@ -149,14 +149,8 @@ def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progres
 def _duplicates(corpus: Corpus, cleaning: Cleaning, out: Path) -> set[int]:
     if not cleaning.deduplicate:
         return set()
-    with bar("comparing", corpus.size, "bytes") as show:
-
-        def texts() -> Iterator[str]:
-            for document in corpus:
-                show(corpus.position)
-                yield document.text
-
-        return set(duplicate_documents(texts(), out).tolist())
+    texts = (document.text for document in corpus.watched("comparing"))
+    return set(duplicate_documents(texts, out).tolist())
 
 
 def _units(corpus: Corpus, cleaning: Cleaning, duplicates: set[int], done: int) -> Iterator[Unit]:

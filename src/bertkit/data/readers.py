@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
 from bertkit.errors import DataError, InputError, did_you_mean, import_extra
+from bertkit.text.corpus import flaw
 
 TASKS = ("classification", "multilabel", "regression", "similarity", "tagging", "qa", "choice")
 NEED_PAIR = ("similarity", "qa", "choice")
@@ -34,7 +35,6 @@ USUAL = {  # names that are looked for, in this order, where the user names no c
     "id": "id index idx guid",
 }
 MAX_CELL = 2**28  # characters; the csv module's own limit would refuse a long document
-HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair; a byte that is not UTF-8 becomes one
 
 Row = dict[Any, Any]  # by the names of columns; there is nothing under None
 Rows = Iterator[tuple[int, Row]]
@@ -227,8 +227,8 @@ def _delimited_rows(table: Table) -> Rows:
     for line, cells in _cells(table):
         if not names:
             names = tuple(name.strip() for name in cells)
-            if flaw := _flaw("".join(names)) or "the same name twice; rename one" * (len(set(names)) < len(names)):
-                raise DataError(f"the header holds {flaw}", table.path, line)
+            if found := flaw("".join(names)) or "the same name twice; rename one" * (len(set(names)) < len(names)):
+                raise DataError(f"the header holds {found}", table.path, line)
         elif len(cells) > len(names) or (len(cells) < len(names) and not given):
             table.complain(f"{len(cells)} columns, expected {len(names)} ({_names(names)}); mend the row", line)
         else:
@@ -354,17 +354,9 @@ def _text(value: Any, name: str | None) -> str:
     """The value, if it is a text, not empty, of characters that UTF-8 can carry."""
     if not isinstance(value, str):
         raise BadRow(f'"{name}" holds {_kind(value)}; expected a text')
-    if flaw := "an empty text; fill it in" if not value.strip() else _flaw(value):
-        raise BadRow(f'"{name}" holds {flaw}')
+    if found := "an empty text; fill it in" if not value.strip() else flaw(value):
+        raise BadRow(f'"{name}" holds {found}')
     return value
-
-
-def _flaw(text: str) -> str:
-    half = HALF.search(text)
-    byte = ord(half[0]) - 0xDC00 if half else 0
-    if 0x80 <= byte <= 0xFF:
-        return f"byte 0x{byte:02x}, which is not UTF-8; convert the file to UTF-8"
-    return "half of a surrogate pair; mend it" if half else "a NUL; remove it" if "\0" in text else ""
 
 
 def _list(value: Any, name: str) -> list[Any]:

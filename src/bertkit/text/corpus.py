@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from bertkit.errors import DataError, InputError, import_extra
+from bertkit.progress import bar
 
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
 
@@ -46,6 +47,13 @@ class Corpus:
         self.skipped, self.complaints = 0, list[str]()
         self._read_before = 0
         self._stream: IO[bytes] | None = None
+
+    def watched(self, title: str) -> Iterator[Document]:
+        """The documents, while a bar shows how far they have come."""
+        with bar(title, self.size, "bytes") as show:
+            for document in self:
+                yield document
+                show(self.position)
 
     @property
     def position(self) -> int:
@@ -110,12 +118,8 @@ class Corpus:
         """The document, if its text is a string that UTF-8 can carry."""
         if not isinstance(text, str):
             return self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
-        if "\0" in text:
-            return self._complain("a NUL character; remove it, or skip such lines", path, number)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            return self._complain("half of a surrogate pair, which is no character", path, number)
+        if found := flaw(text):
+            return self._complain(f'"text" holds {found}', path, number)
         yield Document(text, path, number)
 
     def _lines(self, stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
@@ -146,6 +150,17 @@ class Corpus:
         self.skipped += 1
         if len(self.complaints) < 10:
             self.complaints.append(str(DataError(message, path, line)))
+
+
+def flaw(text: str) -> str:
+    """What is in a text that UTF-8 or we cannot carry; "" if nothing is."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        byte = ord(text[error.start]) - 0xDC00  # if it was read with surrogateescape
+        escaped = f"byte 0x{byte:02x}, which is not UTF-8; convert the file to UTF-8"
+        return escaped if 0x80 <= byte <= 0xFF else "half of a surrogate pair; mend it"
+    return "a NUL; remove it" if "\0" in text else ""
 
 
 def _kind(path: Path) -> str:

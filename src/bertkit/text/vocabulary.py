@@ -100,11 +100,9 @@ def _untaught(kind: str, cased: bool) -> Backend:
 
 def _count(corpus: Corpus, max_chunks: int) -> tuple[Counts, int]:
     counts, documents = Counts(max_chunks), 0
-    with bar("counting words", corpus.size, "bytes") as done:
-        for document in corpus:
-            counts.add(document.text)
-            documents += 1
-            done(corpus.position)
+    for document in corpus.watched("counting words"):
+        counts.add(document.text)
+        documents += 1
     return counts, documents
 
 
