@@ -58,6 +58,7 @@ class Store:
         try:
             self.manifest: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8"))
             self.shards = [Shard(**shard) for shard in self.manifest["shards"]]
+            self.tokens, self.documents = self.manifest["tokens"], self.manifest["documents"]
             self.dtype = np.dtype(self.manifest["dtype"])
             known = self.manifest["format"] == FORMAT
         except (ValueError, KeyError, TypeError) as error:
@@ -68,19 +69,11 @@ class Store:
 
     def __getstate__(self) -> dict[str, Any]:
         """Another process opens the store itself; mapped files do not travel."""
-        return {name: getattr(self, name) for name in ("path", "manifest", "shards", "dtype")}
+        return {name: getattr(self, name) for name in ("path", "manifest", "shards", "tokens", "documents", "dtype")}
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return Tokenizer.load(self.path / "tokenizer")
-
-    @property
-    def tokens(self) -> int:
-        return sum(shard.tokens for shard in self.shards)
-
-    @property
-    def documents(self) -> int:
-        return sum(shard.documents for shard in self.shards)
 
     @cached_property
     def begins(self) -> np.ndarray:

@@ -222,7 +222,7 @@ class Model:
                 bad = int(row.max() if row.min() >= 0 else row.min())
                 raise InputError(f"sequence {index + 1} holds id {bad}; expected 0 to {self.config.vocabulary - 1}")
             self._check_length(len(row), f"sequence {index + 1}")
-        encodings = [Encoding(row, np.zeros_like(row), np.zeros((len(row), 2)), np.zeros(len(row), bool)) for row in rows]
+        encodings = [Encoding(row, np.zeros((len(row), 2)), np.zeros(len(row), bool), np.zeros_like(row)) for row in rows]
         return self.each("encoding", encodings, lambda batch: _split(self.runner.vectors(batch), batch))
 
     def save(self, folder: Path | str) -> None:

@@ -34,32 +34,26 @@ Texts = Sequence[str]
 
 
 @dataclass(frozen=True)
-class Encoding:
-    """A text, or a pair, as the model sees it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], or [CLS] A [SEP] [SEP] B [SEP]."""
-
-    ids: np.ndarray  # [T] int32
-    segments: np.ndarray  # [T] int8: 0 for [CLS] A [SEP], 1 for all behind
-    offsets: np.ndarray  # [T, 2] int32: characters of the original string; (0, 0) for special pieces
-    starts: np.ndarray  # [T] bool: the piece begins a word; False for special pieces
-    dropped: int = 0  # pieces that truncation left out
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-@dataclass(frozen=True)
 class Pieces:
     """The pieces of one string, without special ones."""
 
-    ids: np.ndarray
-    offsets: np.ndarray
-    starts: np.ndarray
+    ids: np.ndarray  # [T] int32
+    offsets: np.ndarray  # [T, 2] int32: characters of the original string; (0, 0) for special pieces
+    starts: np.ndarray  # [T] bool: the piece begins a word; False for special pieces
 
     def __getitem__(self, part: slice) -> Pieces:
         return Pieces(self.ids[part], self.offsets[part], self.starts[part])
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Encoding(Pieces):
+    """A text, or a pair, as the model sees it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], or [CLS] A [SEP] [SEP] B [SEP]."""
+
+    segments: np.ndarray  # [T] int8: 0 for [CLS] A [SEP], 1 for all behind
+    dropped: int = 0  # pieces that truncation left out
 
 
 class Tokenizer:
@@ -211,7 +205,7 @@ class Tokenizer:
         sizes = [sum(map(len, first)), sum(map(len, second))]
         ids, offsets = np.concatenate([part.ids for part in parts]), np.concatenate([part.offsets for part in parts])
         segments, starts = np.repeat(np.arange(2, dtype=np.int8), sizes), np.concatenate([part.starts for part in parts])
-        return Encoding(ids, segments, offsets, starts, dropped=full + specials - sum(sizes))
+        return Encoding(ids, offsets, starts, segments, dropped=full + specials - sum(sizes))
 
     def decode(self, ids: Sequence[int] | np.ndarray, *, skip_specials: bool = True) -> str:
         """Text for ids; what the normaliser took away (case, accents, spacing) stays lost."""
