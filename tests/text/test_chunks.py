@@ -70,7 +70,7 @@ def test_the_table_grows_and_keeps_its_numbers():
     again, none = numbering.number(cut([" ".join(reversed(chunks))]))
     assert none == []
     assert again.tolist() == first.tolist()[::-1]
-    assert numbering.size == size == 20 * len(numbering._numbers)
+    assert numbering.size == size == 12 * len(numbering._numbers)
 
 
 def test_no_texts_no_chunks():

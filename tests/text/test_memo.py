@@ -56,12 +56,12 @@ def test_nothing_gives_nothing(wide):
 
 
 def test_a_full_memo_is_emptied_and_the_ids_stay(wide):
-    encoder = CorpusEncoder(wide, memo_bytes=1_400_000)
+    encoder = CorpusEncoder(wide, memo_bytes=900_000)
     texts = nasty(500, seed=5)
     expected = library(wide, texts)
     for begin in range(0, 500, 10):
         assert split(encoder, texts[begin : begin + 10]) == expected[begin : begin + 10]
-        assert encoder.used_bytes < 2_000_000
+        assert encoder.used_bytes < 1_500_000
 
 
 def test_text_without_spaces_is_not_remembered(wide):

@@ -80,10 +80,14 @@ class Numbering:
 
     def __init__(self) -> None:
         self.count = 0
-        self.size = 0  # bytes, about
-        self._long = dict[str, int]()
-        self._used = 0
-        self._make_table(2 * BLOCK)
+        self._long, self._long_size = dict[str, int](), 0
+        self._numbers = np.full(2 * BLOCK, -1, np.int32)  # by slot; at most half of them are taken
+        self._low, self._high = np.zeros((2, BLOCK), np.uint64)  # keys by number, for which there is as much room
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return self._numbers.nbytes + self._low.nbytes + self._high.nbytes + self._long_size
 
     def number(self, chunks: Chunks) -> tuple[np.ndarray, list[str]]:
         """Each chunk's number, and the chunks that are new, in order of their numbers."""
@@ -95,6 +99,8 @@ class Numbering:
 
     def _number_block(self, chunks: Chunks, numbers: np.ndarray) -> list[str]:
         """Fills in the numbers of a block of chunks; returns the new ones."""
+        if 2 * (self.count + len(numbers)) > len(self._numbers):
+            self._grow()
         lengths = chunks.ends - chunks.begins
         words = _words(np.frombuffer(chunks.content, np.uint8))
         low = words[chunks.begins] & _LOW_BYTES[np.minimum(lengths, 8)]
@@ -103,14 +109,22 @@ class Numbering:
         first = self._number_short(low, high, numbers, np.flatnonzero(short))
         return chunks.texts(first) + self._number_long(numbers, np.flatnonzero(~short), chunks)
 
-    def _number_short(self, low: np.ndarray, high: np.ndarray, numbers: np.ndarray, places: np.ndarray) -> np.ndarray:
+    def _grow(self) -> None:
+        """A table of twice the size takes the numbers over."""
+        known = self._numbers[self._numbers >= 0]
+        self._low, self._high = np.concatenate([[self._low, self._high], np.zeros((2, len(self._low)), np.uint64)], axis=1)
+        self._numbers = np.full(2 * len(self._numbers), -1, np.int32)
+        self._number_short(self._low, self._high, np.empty(len(self._low), np.int32), known, moving=True)
+
+    def _number_short(
+        self, low: np.ndarray, high: np.ndarray, numbers: np.ndarray, places: np.ndarray, *, moving: bool = False
+    ) -> np.ndarray:
         """Finds the keys (low, high) at the given places, or enters them; returns where each new one stood first.
 
         All look at their slot at once. A free slot goes to one of those that want it; who finds another key there moves on.
+        Keys that are moving to another table have their places for numbers.
         """
-        self._make_room(len(places))
-        slots = self._slots(low, high)
-        new = []
+        slots, new = self._slots(low, high), [np.empty(0, np.int64)]
         while len(places):
             there = slots[places]
             free = self._numbers[there] < 0
@@ -118,15 +132,16 @@ class Numbering:
                 wanting, wanted = places[free], there[free]
                 self._numbers[wanted] = wanting  # the last one stays, and wins
                 winners = wanting[self._numbers[wanted] == wanting]
-                self._numbers[slots[winners]] = self._fresh(len(winners))
-                self._low[slots[winners]], self._high[slots[winners]] = low[winners], high[winners]
+                given = winners if moving else self._fresh(len(winners))
+                self._numbers[slots[winners]] = given
+                self._low[given], self._high[given] = low[winners], high[winners]
                 new.append(winners)
-            found = (self._low[there] == low[places]) & (self._high[there] == high[places])
-            numbers[places[found]] = self._numbers[there[found]]
+            held = self._numbers[there]
+            found = (self._low[held] == low[places]) & (self._high[held] == high[places])
+            numbers[places[found]] = held[found]
             places = places[~found]
-            slots[places] = (slots[places] + 1) & self._last
-        self._used += sum(map(len, new))
-        return np.concatenate([*new, np.empty(0, np.int64)])
+            slots[places] = (slots[places] + 1) & (len(self._numbers) - 1)
+        return np.concatenate(new)
 
     def _number_long(self, numbers: np.ndarray, places: np.ndarray, chunks: Chunks) -> list[str]:
         new = []
@@ -137,7 +152,7 @@ class Numbering:
                 new.append(text)
                 if len(text) <= LONG_CHUNK:
                     self._long[text] = number
-                    self.size += 150 + len(text)  # a string and its slot in a dictionary
+                    self._long_size += 150 + len(text)  # a string and its slot in a dictionary
             numbers[place] = number
         return new
 
@@ -145,31 +160,7 @@ class Numbering:
         self.count += many
         return np.arange(self.count - many, self.count, dtype=np.int32)
 
-    def _make_room(self, more: int) -> None:
-        """Keeps the table at most half full: a larger one takes the numbers over."""
-        if 2 * (self._used + more) <= len(self._numbers):
-            return
-        low, high, numbers = self._low, self._high, self._numbers
-        self._make_table(2 * len(numbers))
-        filled = np.flatnonzero(numbers >= 0)
-        slots, waiting = self._slots(low[filled], high[filled]), np.arange(len(filled))
-        while len(waiting):
-            there = slots[waiting]
-            free = self._numbers[there] < 0
-            self._numbers[there[free]] = numbers[filled[waiting[free]]]
-            settled = self._numbers[there] == numbers[filled[waiting]]
-            at = filled[waiting[settled]]
-            self._low[there[settled]], self._high[there[settled]] = low[at], high[at]
-            waiting = waiting[~settled]
-            slots[waiting] = (slots[waiting] + 1) & self._last
-
-    def _make_table(self, slots: int) -> None:
-        self._last, self._shift = slots - 1, np.uint64(64 - (slots - 1).bit_length())
-        self._low, self._high = np.zeros(slots, np.uint64), np.zeros(slots, np.uint64)
-        self._numbers = np.full(slots, -1, np.int32)
-        self.size += 10 * slots if self._used else 20 * slots  # the table doubles
-
     def _slots(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         mixed = low * _FACTORS[0] ^ high * _FACTORS[1]
         mixed ^= mixed >> np.uint64(32)
-        return (mixed * _FACTORS[0] >> self._shift).astype(np.int64)
+        return (mixed * _FACTORS[0] >> np.uint64(65 - len(self._numbers).bit_length())).astype(np.int64)
