@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.draws import EPOCH, permute
-from bertkit.data.packing import Packed, Shapes, filled, lay_row
+from bertkit.data.packing import Packed, Shapes, cut_rows, filled, lay_row
 from bertkit.data.windows import NOTHING, Input, Layout, known
 
 if TYPE_CHECKING:
@@ -104,13 +104,7 @@ class InputFeed:
 
     def _parts(self, members: np.ndarray) -> Iterator[np.ndarray]:
         """A step's units, cut where a row is full."""
-        ends = np.cumsum(self.sizes[members])
-        begin = 0
-        while begin < len(members):
-            used = ends[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(ends, used + self.row_tokens, side="right")))
-            yield members[begin:end]
-            begin = end
+        return (members[part] for part in cut_rows(self.sizes[members], self.row_tokens))
 
     def fix_shapes(self) -> None:
         """Chooses two sizes of rows that fit nearly all steps; a step beyond the larger one is cut into several rows."""

@@ -167,16 +167,18 @@ def filled(values: np.ndarray, size: int, filler: float) -> Any:
 
 
 def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[np.ndarray]:
-    """Indices of sequences that share a batch: sorted by length, cut where the budget is reached."""
-    group, tokens, room = list[int](), 0, 0
-    for index in np.argsort(-sizes, kind="stable").tolist():
-        size = int(sizes[index])
-        longest = int(sizes[group[0]]) if group else size
-        room = shapes.sequences(shapes.length_for(longest)) if shapes else budget
-        if group and (tokens + size > budget or len(group) >= room):
-            yield np.array(group)
-            group, tokens = [], 0
-        group.append(index)
-        tokens += size
-    if group:
-        yield np.array(group)
+    """Indices of sequences that share a batch: sorted by length, longest first, and cut into rows."""
+    order = np.argsort(-sizes, kind="stable")
+    return (order[part] for part in cut_rows(sizes[order], budget, shapes))
+
+
+def cut_rows(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[slice]:
+    """Parts of what has these sizes, cut where the budget is reached, or what a shape takes of the first one's length."""
+    ends, begin = np.cumsum(sizes), 0
+    while begin < len(sizes):
+        end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + budget, side="right"))
+        if shapes:
+            end = min(end, begin + shapes.sequences(shapes.length_for(int(sizes[begin]))))
+        end = max(end, begin + 1)
+        yield slice(begin, end)
+        begin = end
