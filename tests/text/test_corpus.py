@@ -102,9 +102,16 @@ def test_a_cut_off_file_is_named(tmp_path, packing):
     file.write_bytes(file.read_bytes()[:-100])
     with pytest.raises(DataError, match="damaged or cut off"):
         texts(file)
-    file.write_bytes(b"not compressed")
-    with pytest.raises(DataError, match="damaged or cut off"):
-        texts(file)
+    for left in [b"not compressed"] if packing == ".gz" else [b"not compressed", b""]:
+        file.write_bytes(left)
+        with pytest.raises(DataError, match="damaged or cut off"):
+            texts(file)
+
+
+def test_a_packing_of_several_frames_is_read_whole(tmp_path):
+    frames = [pytest.importorskip("pyarrow").compress(part, codec="zstd", asbytes=True) for part in (b"one\n", b"two\n")]
+    (tmp_path / "a.txt.zst").write_bytes(b"".join(frames))
+    assert texts(tmp_path) == ["one\ntwo"]
 
 
 def test_what_is_no_corpus_is_refused(tmp_path):

@@ -182,10 +182,12 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _open_zst(stream: IO[bytes]) -> IO[bytes]:
+def _open_zst(stream: io.BufferedReader) -> IO[bytes]:
+    if not stream.peek(1):
+        raise EOFError("it is empty")
     arrow = import_extra("pyarrow", "zst", "reading .zst")
     return io.BufferedReader(arrow.CompressedInputStream(stream, "zstd"))
 
 
 READERS = {".txt": Corpus._blank_separated, ".jsonl": Corpus._json_lines, ".parquet": Corpus._parquet_rows}
-PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zst}
+PACKINGS: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open, ".zst": _open_zst}
