@@ -9,7 +9,6 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertkit.errors import InputError
 from bertkit.tasks import metrics
 
 NAMES = ["PER", "LOC"]
@@ -32,8 +31,8 @@ def test_labels_as_scikit_learn(items):
     gold, found = zip(*items, strict=True)
     same(metrics.accuracy(gold, found), sklearn.metrics.accuracy_score(gold, found))
     same(metrics.macro_f1(gold, found), sklearn.metrics.f1_score(gold, found, average="macro", zero_division=0))
-    binary = [int(x == 2) for x in gold], [int(x == 2) for x in found]
-    same(metrics.f1(gold, found, positive=2), sklearn.metrics.f1_score(*binary, zero_division=0))
+    binary = [int(x == 1) for x in gold], [int(x == 1) for x in found]
+    same(metrics.f1(gold, found), sklearn.metrics.f1_score(*binary, zero_division=0))
     if len({*gold, *found}) > 1:
         same(metrics.matthews(gold, found), sklearn.metrics.matthews_corrcoef(gold, found))
     assert metrics.confusion(gold, found, 4) == sklearn.metrics.confusion_matrix(gold, found, labels=range(4)).tolist()
@@ -52,7 +51,7 @@ def test_numbers_as_scipy(items):
 @given(st.integers(1, 20), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_multilabel_as_scikit_learn(rows, labels, random):
     gold, found = (np.array([[random.random() < 0.4 for _ in range(labels)] for _ in range(rows)]) for _ in range(2))
-    for average, metric in ("micro", metrics.multilabel_f1), ("macro", metrics.multilabel_macro_f1):
+    for average, metric in ("micro", metrics.f1), ("macro", metrics.multilabel_macro_f1):
         if labels > 1:  # one column scikit-learn takes for a binary task
             same(metric(gold, found), sklearn.metrics.f1_score(gold, found, average=average, zero_division=0))
         same(metric(gold, gold & False), 0.0)
@@ -70,11 +69,6 @@ def test_nothing_to_measure_is_zero(name, found):
     assert math.isfinite(score)
     if not found or name in ("matthews", "pearson", "spearman"):
         assert score == 0.0
-
-
-def test_a_missing_answer_is_an_error():
-    with pytest.raises(InputError, match="2 gold items and 1 found"):
-        metrics.accuracy([1, 2], [1])
 
 
 # entities
@@ -195,13 +189,7 @@ def test_best_threshold_as_brute_force(items):
         kept = [answer if margin <= threshold else "" for answer, margin in zip(answers, margins, strict=True)]
         return metrics.squad_scores(gold, kept)["f1"]
 
-    threshold, best = metrics.best_threshold(gold, answers, margins)
-    same(best, score(threshold))
-    same(best, max(map(score, (-10, *margins))))
-
-
-def test_best_threshold_of_nothing():
-    assert metrics.best_threshold([], [], []) == (0.0, 0.0)
+    same(score(metrics.best_threshold(gold, answers, margins)), max(map(score, (-10, *margins))))
 
 
 # certainty
@@ -234,7 +222,6 @@ def test_temperature_as_a_fine_grid(seed, scale):
 
 
 def test_temperature_without_evidence():
-    assert metrics.fit_temperature(np.zeros((0, 3)), []) == 1.0
     assert metrics.fit_temperature(np.ones((4, 2)), [0, 1, 0, 1]) == 1.0
     assert metrics.fit_temperature(np.array([[5.0, 0.0]]), [0]) == pytest.approx(metrics.TEMPERATURES[0])
 
@@ -252,10 +239,7 @@ def test_bootstrap_holds_the_score_and_narrows():
 
 
 def test_bootstrap_takes_any_metric():
-    gold, answers = [("red fox",), (), ("dog",)], ["fox", "", "dog"]
-    low, high = metrics.bootstrap(lambda g, a: metrics.squad_scores(g, a)["f1"], gold, answers, samples=50)
-    assert 0 < low <= high <= 1
+    assert metrics.bootstrap(np.mean, [0.25, 0.25, 0.25], samples=5) == (0.25, 0.25)
     assert metrics.bootstrap(metrics.accuracy, ["a", "b"], ["a", "b"], samples=5) == (1.0, 1.0)
     counts = metrics.entity_counts([["B-X"], ["O"]], [["B-X"], ["B-X"]])
-    assert metrics.bootstrap(lambda rows, _: metrics.entity_f1(rows), counts, counts, samples=50) == (0.0, 1.0)
-    assert metrics.bootstrap(metrics.accuracy, [], []) == (0.0, 0.0)
+    assert metrics.bootstrap(metrics.entity_f1, counts, samples=50) == (0.0, 1.0)

@@ -18,10 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import InputError
-
 Items = Sequence[Any] | np.ndarray
-Metric = Callable[[Any, Any], float]
+Metric = Callable[[Items, Items], float]
 Sentences = Iterable[Iterable[str]]  # of tags
 Entity = tuple[str, int, int]  # kind, begin, end: tags[begin:end]
 TEMPERATURES = (0.1, 10.0)  # beyond, a set is too small or too easy to say anything about certainty
@@ -30,12 +28,12 @@ TEMPERATURES = (0.1, 10.0)  # beyond, a set is too small or too easy to say anyt
 def accuracy(gold: Items, found: Items) -> float:
     """The share that is right."""
     truth, said = _paired(gold, found)
-    return float((truth == said).mean()) if len(truth) else 0.0
+    return _mean(truth == said)
 
 
-def f1(gold: Items, found: Items, positive: Any = 1) -> float:
-    """F1 of one class against the rest."""
-    truth, said = (side == positive for side in _paired(gold, found))
+def f1(gold: Items, found: Items) -> float:
+    """F1 of class 1 against the rest; of two 0/1 tables [items, labels], the micro F1 over all cells."""
+    truth, said = (side == 1 for side in _paired(gold, found))
     return float(_f1((truth & said).sum(), truth.sum(), said.sum()))
 
 
@@ -65,11 +63,6 @@ def pearson(gold: Items, found: Items) -> float:
 def spearman(gold: Items, found: Items) -> float:
     """The correlation of the ranks; equal values share the mean of their ranks."""
     return pearson(*(_ranks(side) for side in _paired(gold, found)))
-
-
-def multilabel_f1(gold: Items, found: Items) -> float:
-    """Micro F1 over all cells of two 0/1 tables [items, labels]."""
-    return f1(gold, found)
 
 
 def multilabel_macro_f1(gold: Items, found: Items) -> float:
@@ -155,23 +148,20 @@ def squad_scores(gold: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[
     return scores
 
 
-def best_threshold(gold: Sequence[Sequence[str]], answers: Sequence[str], null_margins: Items) -> tuple[float, float]:
-    """The threshold with the best F1, and that F1, when a question stays unanswered if its margin is above the threshold.
+def best_threshold(gold: Sequence[Sequence[str]], answers: Sequence[str], null_margins: Items) -> float:
+    """The threshold with the best F1, when a question stays unanswered if its margin is above the threshold.
 
     The margin is the score of "no answer" less that of the best span; `answers` are the best spans. One sweep: questions in
     the order of their margins are answered one after the other, and only between different margins can a threshold lie.
     """
     margins = np.asarray(null_margins, float)
-    if not len(margins):
-        return 0.0, 0.0
     silent = np.array([answer_f1(truth, "") for truth in gold])
     gains = np.array([answer_f1(truth, answer) for truth, answer in zip(gold, answers, strict=True)]) - silent
     order = np.argsort(margins, kind="stable")
     thresholds = np.append(np.nextafter(margins[order[0]], -np.inf), margins[order])
     totals = silent.sum() + np.append(0, np.cumsum(gains[order]))
     apart = np.append(np.diff(thresholds) > 0, True)
-    best = int(np.where(apart, totals, -np.inf).argmax())
-    return float(thresholds[best]), float(totals[best] / len(margins))
+    return float(thresholds[np.where(apart, totals, -np.inf).argmax()])
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -199,8 +189,7 @@ def fit_temperature(logits: np.ndarray, gold: Items) -> float:
 
     The loss is convex in 1/temperature, so its slope crosses zero once, and halving an interval finds the place.
     """
-    above = np.asarray(logits, float)
-    above = above - np.take_along_axis(above, np.asarray(gold, int).reshape(-1, 1), 1) if len(above) else above
+    above = logits - np.take_along_axis(logits, np.asarray(gold, int).reshape(-1, 1), 1)
     if not above.any():
         return 1.0
     cold, hot = np.log(TEMPERATURES)
@@ -211,25 +200,22 @@ def fit_temperature(logits: np.ndarray, gold: Items) -> float:
     return float(np.exp(middle))
 
 
-def bootstrap(metric: Metric, gold: Items, found: Items, samples: int = 1000, seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of a metric: its spread when the items, gold and found together, are drawn anew with replacement."""
-    if not len(gold):
-        return 0.0, 0.0
-    generator = np.random.default_rng(seed)
-    drawn = (generator.integers(len(gold), size=len(gold)) for _ in range(samples))
-    truth, said = _taker(gold), _taker(found)
-    scores = [metric(truth(rows), said(rows)) for rows in drawn]
+def bootstrap(metric: Callable[..., Any], *columns: Items, samples: int = 1000) -> tuple[float, float]:
+    """The 95 % interval of a metric: its spread when the items, all columns together, are drawn anew with replacement."""
+    generator, tables = np.random.default_rng(0), [np.asarray(column) for column in columns]
+    size = len(tables[0])
+    drawn = (generator.integers(size, size=size) for _ in range(samples))
+    scores = [metric(*(table[rows] for table in tables)) for rows in drawn]
     low, high = np.quantile(scores, [0.025, 0.975])
     return float(low), float(high)
 
 
-_NAMED = (accuracy, f1, macro_f1, matthews, pearson, spearman, multilabel_f1, multilabel_macro_f1)
+_NAMED = (accuracy, f1, macro_f1, matthews, pearson, spearman, multilabel_macro_f1)
 METRICS: dict[str, Metric] = {metric.__name__: metric for metric in _NAMED}
+METRICS["multilabel_f1"] = f1
 
 
 def _paired(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray]:
-    if len(gold) != len(found):
-        raise InputError(f"{len(gold)} gold items and {len(found)} found ones; a metric needs one answer an item")
     return np.asarray(gold), np.asarray(found)
 
 
@@ -276,11 +262,3 @@ def _overlap(gold: list[str], said: list[str]) -> float:
     if not gold or not said:
         return float(gold == said)
     return float(_f1((Counter(gold) & Counter(said)).total(), len(gold), len(said)))
-
-
-def _taker(values: Items) -> Callable[[np.ndarray], Any]:
-    """A function that picks rows, fast where the items are numbers or words."""
-    if isinstance(values, np.ndarray) or isinstance(values[0], str | int | float | np.generic):
-        table = np.asarray(values)
-        return lambda rows: table[rows]
-    return lambda rows: [values[row] for row in rows]

@@ -11,7 +11,6 @@ import numpy as np
 from bertkit.data.records import Record
 from bertkit.data.windows import Input, Layout
 from bertkit.errors import DataError, InputError
-from bertkit.tasks.metrics import pearson, spearman
 from bertkit.tasks.task import Task, TaskSettings, check_texts, number_of
 from bertkit.text.tokenizer import Tokenizer
 
@@ -53,12 +52,17 @@ class Similarity(Task):
         return max(1, len(self.settings.labels))
 
     @property
-    def headline(self) -> str:
-        return "accuracy" if self.settings.objective in ("triplet", "negatives") else "spearman"
+    def finds(self) -> bool:
+        """Whether a text's partner is to be found, of its own or of all; else pairs have known similarities."""
+        return self.settings.objective in ("triplet", "negatives")
+
+    @property
+    def figures(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("accuracy",) if self.finds else ("spearman", "pearson")
 
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
         check_texts(records, "text")
-        third = self.settings.objective in ("triplet", "negatives") and all(r.negative is not None for r in records)
+        third = self.finds and all(record.negative is not None for record in records)
         texts = [_texts(record, third) for record in records]
         pieces = iter(tokenizer.pieces([text for several in texts for text in several]))
         length = self.settings.max_length
@@ -70,7 +74,7 @@ class Similarity(Task):
     def _target(self, record: Record) -> np.ndarray:
         """[1], no number where nothing is known; pairs and triplets without labels need none."""
         value: Any = np.nan if record.label is None else record.label
-        if self.settings.objective in ("triplet", "negatives"):
+        if self.finds:
             value = 1.0
         elif self.settings.objective == "classes" and record.label is not None:
             value = number_of(str(record.label), self.settings.labels, record)
@@ -79,7 +83,7 @@ class Similarity(Task):
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         first, second, *third = (_unit(np.stack([text[0] for text in side])) for side in zip(*logits, strict=True))
         own = (first * second).sum(1)
-        if self.headline != "accuracy":
+        if not self.finds:
             others = own
         elif third:
             others = (first * third[0]).sum(1)
@@ -91,20 +95,14 @@ class Similarity(Task):
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
         """Similarities as given; of classes, how high a class stands in the order of labels; else that partners belong."""
-        if self.headline == "accuracy":
+        if self.finds:
             return [1.0] * len(records)
         if self.settings.objective == "classes":
             return [float(self.settings.labels.index(str(record.label))) for record in records]
         return [1.0 if record.label is None else float(record.label) for record in records]  # type: ignore[arg-type]
 
     def value(self, answer: Any) -> Any:
-        return float(answer.margin > 0) if self.headline == "accuracy" else answer.similarity
-
-    def score(self, records: Sequence[Record], answers: Sequence[Any]) -> dict[str, float]:
-        gold, found = self.gold(records), [self.value(answer) for answer in answers]
-        if self.headline == "accuracy":
-            return {"accuracy": float(np.mean(found))}
-        return {"spearman": spearman(gold, found), "pearson": pearson(gold, found)}
+        return float(answer.margin > 0) if self.finds else answer.similarity
 
 
 def _texts(record: Record, third: bool) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,34 +18,19 @@ from torch import Tensor, nn
 
 from bertkit.data.draws import draw
 from bertkit.data.loader import Step
+from bertkit.data.packing import Packed
 from bertkit.errors import TrainingError
 from bertkit.model.device import autocast, moved, peak_flops
 from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World, laid_like, synced, whole
 from bertkit.train.graphs import Recorder
 from bertkit.train.log import Log
-from bertkit.train.optimizer import Optimizers
+from bertkit.train.optimizer import Optimizers, Share, full
 from bertkit.train.recipe import Training, rate_factor
 from bertkit.train.run import open_run
 
 Figures = tuple[dict[str, float], float]  # by name, and a score to maximise
-
-
-class Row(Protocol):
-    """A batch with what is to be told of it."""
-
-    @property
-    def tokens(self) -> int: ...
-    def count(self, name: str) -> int: ...  # what the network's sum of this name is a mean over
-    def map(self, change: Callable[[Tensor], Tensor]) -> Self: ...
-
-
-class Network(Protocol):
-    """Takes a row to sums over it, by name; those that end in "loss" are trained on, as means."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, row: Any) -> Tensor: ...
+Export = Callable[[Path], None]  # writes the network as an artifact
 
 
 class Feed(Protocol):
@@ -58,18 +43,21 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, on what, where, and where it is kept."""
+    """What is trained, on what, where, and where it is kept.
+
+    The network takes a row to sums over it, as its `names` say; those that end in "loss" are trained on, as means.
+    """
 
     run: Path
     recipe: Training
-    network: nn.Module  # a Network
+    network: Any
     feed: Feed
     device: torch.device
     world: World
-    export: Callable[[Path], None]  # writes the network as an artifact
+    export: Export
     begun: dict[str, Any] = field(default_factory=dict)  # what else a resumed run must agree in
     evaluate: Callable[[Trainer, State], Figures] | None = None
-    share: Callable[[str], float] = lambda name: 1.0  # what a parameter gets of the learning rate
+    share: Share = full
     best: str = "best"  # the artifact of the best score; the last is "model", unless this is
     fork: bool = False  # go on though the recipe has changed
     shard: bool = False  # cut weights, gradients and moments over the ranks
@@ -99,18 +87,10 @@ def fit(job: Job) -> State:
             trainer.evaluate(state, log)
     trainer.checkpoint(state)
     if stop:
-        raise Interrupted(stop[0], state.step)
+        raise SystemExit(128 + stop[0])  # the shell's code for the signal
     if job.evaluate is None or job.best != "model":
         trainer.export(job.run / "model")
     return state
-
-
-class Interrupted(SystemExit):
-    """The run was told to stop, and did so with a checkpoint; the exit code is the shell's for the signal."""
-
-    def __init__(self, number: int, step: int):
-        super().__init__(128 + number)
-        self.step = step
 
 
 class Trainer:
@@ -119,7 +99,7 @@ class Trainer:
     def __init__(self, job: Job):
         self.job, recipe = job, job.recipe
         self.network = (deepcopy(job.network) if job.shard else job.network).to(job.device).train()
-        self.names = cast(Network, job.network).names
+        self.names: tuple[str, ...] = job.network.names
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
         self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share, keep=recipe.graphs)
         self.backward = Recorder(self._backward, self.network.parameters()) if recipe.graphs else self._backward
@@ -190,13 +170,13 @@ class Trainer:
         emphasis: dict[str, float] = getattr(self.job.network, "emphasis", {})
         return self.job.world.size * emphasis.get(name, 1.0) if name.endswith("loss") else 0.0
 
-    def _backward(self, row: Row, shares: Tensor) -> Tensor:
+    def _backward(self, row: Packed, shares: Tensor) -> Tensor:
         """Adds the gradients of a row to those there are; gives its sums."""
         sums = self.sums(self.forward, row)
         (sums * shares.to(self.job.device)).sum().backward()
         return sums.detach()
 
-    def sums(self, network: nn.Module, row: Row) -> Tensor:
+    def sums(self, network: nn.Module, row: Packed) -> Tensor:
         """The network's sums over a row, in the recipe's precision; the row is copied while the device computes."""
         device = self.job.device
         with autocast(device, self.job.recipe.precision):

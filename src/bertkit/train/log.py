@@ -10,8 +10,6 @@ from typing import Any, TextIO
 
 from bertkit.atomic import write_text
 
-TIMES = ("elapsed", "tokens_per_second", "flop_utilisation")  # fields that differ between two equal runs
-
 
 class Log(AbstractContextManager):
     """Appends to metrics.jsonl and shows the newest line. Rows after `step`, written before a crash, are dropped."""

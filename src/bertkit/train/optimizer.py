@@ -11,19 +11,19 @@ from torch import Tensor, nn
 from bertkit.train.distributed import laid_like, whole
 from bertkit.train.recipe import Optimizer
 
+Share = Callable[[str], float]  # what the parameter of a name gets of the learning rate
+
+
+def full(name: str) -> float:
+    """The whole rate for all."""
+    return 1.0
+
 
 class Optimizers:
     """One or two optimisers over all parameters, stepped together; their state is a table of named tensors."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        settings: Optimizer,
-        *,
-        share: Callable[[str], float] = lambda name: 1.0,
-        keep: bool = False,
-    ):
-        """`share` is what a parameter of a name gets of the learning rate; `keep` leaves gradients in their place."""
+    def __init__(self, network: nn.Module, settings: Optimizer, *, share: Share = full, keep: bool = False):
+        """`keep` leaves gradients in their place."""
         self.keep = keep
         self.names: dict[Tensor, str] = {p: name for name, p in network.named_parameters() if p.requires_grad}
         groups = dict[tuple[str, float, float], list[Tensor]]()

@@ -18,7 +18,7 @@ from bertkit.model.device import autocast, flops_per_token, wants_grids
 from bertkit.model.encoder import Encoder
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
-from bertkit.train.fit import Figures, Job, Trainer
+from bertkit.train.fit import Export, Figures, Job, Trainer
 from bertkit.train.recipe import Recipe
 from bertkit.train.report import filled_samples
 
@@ -52,14 +52,7 @@ class PretrainingFeed:
 
 
 def pretraining_job(
-    run: Path,
-    recipe: Recipe,
-    store: Store,
-    network: Any,
-    device: torch.device,
-    world: World,
-    export: Callable[[Path], None],
-    workers: int,
+    run: Path, recipe: Recipe, store: Store, network: Any, device: torch.device, world: World, export: Export, workers: int
 ) -> tuple[Job, Callable[[], list[str]]]:
     """The job, and what fills in some held-out examples for its report."""
     for part in network.modules():

@@ -65,7 +65,7 @@ def _threshold(task: Task, records: Sequence[Any], answers: Sequence[Any], sides
     spans = [answer.best[0].text if answer.best else "" for answer in answers]
     rows = list(zip(task.gold(records), spans, (answer.null_margin for answer in answers), strict=True))
     fit, test = ([rows[index] for index in side] for side in sides)
-    threshold, _ = metrics.best_threshold(*map(list, zip(*fit, strict=True)))
+    threshold = metrics.best_threshold(*map(list, zip(*fit, strict=True)))
     f1, given = {}, task.settings.threshold or 0.0
     for name, value in (("before_f1", given), ("after_f1", threshold)):
         kept = ["" if margin > value else text for _, text, margin in test]
@@ -78,12 +78,10 @@ def _interval(task: Task, gold: list[Any], found: list[Any]) -> tuple[float, flo
     """95% of the headline over resampled records."""
     name = task.headline
     if name.startswith("entity"):
-        counts = metrics.entity_counts(gold, found)
-        return metrics.bootstrap(lambda drawn, _: metrics.entity_f1(drawn), counts, counts)
+        return metrics.bootstrap(metrics.entity_f1, metrics.entity_counts(gold, found))
     if task.loss == "picks" and not task.layout.by_unit:
         score = metrics.answer_f1 if name == "f1" else metrics.answer_exact
-        each = np.array([score(truth, text) for truth, text in zip(gold, found, strict=True)], np.float64)
-        return metrics.bootstrap(lambda drawn, _: float(np.mean(drawn)), each, each)
+        return metrics.bootstrap(np.mean, list(map(score, gold, found)))
     return metrics.bootstrap(metrics.METRICS[name], gold, found)
 
 

@@ -17,7 +17,7 @@ from bertkit.train.page import BLUE, GREEN, GREY, LINE, ORANGE
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
 MAX_LABELS = 20  # of a confusion matrix that still fits a page
-MAX_MISTAKES, MAX_TEXT = 20, 600
+MAX_TEXT = 600  # characters of a mistake
 STYLE = Path(__file__).with_name("task_report.css").read_text(encoding="utf-8")
 
 
@@ -136,7 +136,7 @@ def _parts(results: dict[str, Any]) -> str:
     for title, what, rows in ("By kind", "kind", kinds), ("Breakdown", "group", results.get("breakdown")):
         if rows:
             names = [name for name in rows[0] if name != "group"]
-            lines = [[row["group"], *(_number(name, row.get(name)) for name in names)] for row in rows]
+            lines = [[row["group"], *(_number(name, row[name]) for name in names)] for row in rows]
             made += page.section(title, page.table(lines, (what, *map(_words, names)), words=1))
     return made
 
@@ -166,14 +166,14 @@ def _diagram(name: str, side: dict[str, Any]) -> page.Panel:
 
 
 def _mistakes(results: dict[str, Any]) -> str:
-    shown_ones = [_mistake(mistake) for mistake in (results.get("mistakes") or [])[:MAX_MISTAKES]]
+    shown_ones = [_mistake(mistake) for mistake in results.get("mistakes") or []]
     return page.section("Most confident mistakes", *shown_ones, note="red: the answer; green: gold") if shown_ones else ""
 
 
 def _mistake(mistake: dict[str, Any]) -> str:
-    text, sure = str(mistake["text"]), mistake.get("probability")
+    text, sure = mistake["text"], mistake["probability"]
     cut = escape(text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT].rstrip()} …")
-    answer, gold = (escape(_said(mistake[name])) for name in ("answer", "gold"))
+    answer, gold = (escape(mistake[name]) for name in ("answer", "gold"))
     note = f" <span class='quiet'>{sure:.1%} sure</span>" if sure is not None else ""
     marks = f"<span class='wrong'>{answer}</span> <span class='right'>{gold}</span>{note}"
     return f"<div class='mistake'><p>{cut}</p><div>{marks}</div></div>"
@@ -182,7 +182,7 @@ def _mistake(mistake: dict[str, Any]) -> str:
 def _search(results: dict[str, Any]) -> str:
     tried = sorted(results.get("search") or [], key=lambda row: -row["score"])
     names = [name for name in (tried[0] if tried else ()) if name != "score"]
-    lines = [[shown(results["headline"], row["score"]), *(_plain(row.get(name)) for name in names)] for row in tried]
+    lines = [[shown(results["headline"], row["score"]), *(_plain(row[name]) for name in names)] for row in tried]
     head = (_words(results["headline"]), *map(_words, names))
     note = "all settings tried, best on dev first"
     return page.section("Search", page.table(lines, head, words=1), note=note) if tried else ""
@@ -202,15 +202,8 @@ def _words(name: str) -> str:
 
 
 def _number(name: str, value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else shown(name, value) if value is not None else ""
+    return f"{value:,}" if isinstance(value, int) else shown(name, value)
 
 
 def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _said(value: Any) -> str:
-    """An answer or a gold answer: a word, a number, several answers, or none."""
-    if isinstance(value, list | tuple):
-        return " | ".join(map(_said, value)) or "no answer"
-    return _plain(value) if value not in ("", None) else "no answer"
