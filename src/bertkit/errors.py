@@ -63,6 +63,12 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
+def check_choice(name: str, value: str, known: Iterable[str], error: type[BertkitError] = InputError) -> None:
+    """Refuses a value that is none of those known."""
+    if value not in known:
+        raise error(f"{name} is {value!r}; expected one of {', '.join(known)}{did_you_mean(str(value), known)}")
+
+
 def short(text: str) -> str:
     """A text that fits into a line."""
     return text if len(text) <= 60 else text[:57] + "..."

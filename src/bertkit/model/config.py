@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from bertkit.errors import ConfigError, did_you_mean
+from bertkit.errors import ConfigError, check_choice, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 CHOICES = dict(activation=ACTIVATIONS, place=("learned", "rotary", "relative"), norm=("post", "pre"))
@@ -72,10 +72,7 @@ class Config:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected true or false")
         for name, known in CHOICES.items():
-            if (value := getattr(self, name)) not in known:
-                hint = did_you_mean(str(value), known)
-                raise ConfigError(f"{name} is {value!r}; expected one of {', '.join(known)}{hint}")
-
+            check_choice(name, getattr(self, name), known, ConfigError)
         if self.causal and (self.needs_grids or self.window):
             raise ConfigError("causal is true with a window or relative places; expected neither")
         if self.global_tokens and not self.window:

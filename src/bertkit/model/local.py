@@ -10,18 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Far = tuple[Tensor, Tensor, Tensor] | None  # keys and values [n, H, G, K] that all see, and which of them are there [n, G]
 
-def attend_near(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    seen: Tensor,
-    window: int,
-    dropout: float,
-    far: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> Tensor:
-    """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near; `far`: keys and values [n, H, G, K]
-    that everybody sees, and which of them are there [n, G]."""
+
+def attend_near(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, window: int, dropout: float, far: Far = None) -> Tensor:
+    """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near."""
     n, heads, length, width = q.shape
     blocks = (length + window - 1) // window
     fill = blocks * window - length

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.data.records import Record
 from bertkit.data.windows import Input, Layout
-from bertkit.errors import DataError, InputError
+from bertkit.errors import DataError, InputError, check_choice
 from bertkit.tasks.task import Task, TaskSettings, check_texts, number_of
 from bertkit.text.tokenizer import Tokenizer
 
@@ -35,8 +35,7 @@ class Similarity(Task):
         labels = {record.label for record in records}
         numbers = all(isinstance(label, float | int) for label in labels)
         objective = settings.objective or ("cosine" if numbers else "negatives" if labels == {None} else "classes")
-        if objective not in OBJECTIVES:
-            raise InputError(f"objective is {objective!r}; expected one of {', '.join(OBJECTIVES)}")
+        check_choice("objective", objective, OBJECTIVES)
         if objective == "triplet" and any(record.negative is None for record in records):
             raise InputError("triplets need a negative for every text; name its column, or take objective=negatives")
         if objective in ("cosine", "classes") and None in labels:

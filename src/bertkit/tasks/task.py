@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.data.records import AnyRecord
 from bertkit.data.windows import Input, Layout
-from bertkit.errors import DataError, InputError
+from bertkit.errors import DataError, InputError, check_choice
 from bertkit.tasks.metrics import METRICS
 from bertkit.text.tokenizer import Tokenizer
 
@@ -44,8 +44,7 @@ class TaskSettings:
 
     def __post_init__(self) -> None:
         for name, known in (("pooling", ("mean", "cls", "max")), ("mix", ("concat", "weighted"))):
-            if getattr(self, name) not in known:
-                raise InputError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
+            check_choice(name, getattr(self, name), known)
 
 
 class Task(ABC):

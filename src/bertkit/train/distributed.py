@@ -23,7 +23,6 @@ class World:
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
 
     @property
     def leads(self) -> bool:
@@ -109,9 +108,9 @@ def join_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     if size == 1:
         yield World(), device
         return
-    world = World(int(os.environ["RANK"]), size, int(os.environ["LOCAL_RANK"]))
+    world = World(int(os.environ["RANK"]), size)
     if device.type == "cuda":
-        device = torch.device("cuda", world.local_rank)
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:

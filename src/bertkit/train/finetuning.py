@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,7 +25,8 @@ from bertkit.tasks.task import Task
 from bertkit.text.tokenizer import Tokenizer
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
-from bertkit.train.fit import Figures, Job, Trainer
+from bertkit.train.fit import Export, Figures, Job, Trainer
+from bertkit.train.optimizer import Share
 from bertkit.train.recipe import Tuning
 
 
@@ -33,14 +34,10 @@ class TuningFeed:
     """The training records, epoch after epoch."""
 
     def __init__(self, recipe: Tuning, task: Task, units: Sequence[Any], config: Config, device: torch.device):
-        self.config, self.length = config, recipe.task.max_length
+        self.config, self.length, grids = config, recipe.task.max_length, wants_grids(device, recipe.precision, config)
+        parts = task.training_units(units)
         self.inputs = InputFeed(
-            task.training_units(units),
-            task.layout,
-            batch=recipe.batch,
-            seed=recipe.seed,
-            row_tokens=recipe.row_tokens,
-            grids=wants_grids(device, recipe.precision, config),
+            parts, task.layout, batch=recipe.batch, seed=recipe.seed, row_tokens=recipe.row_tokens, grids=grids
         )
 
     def step(self, progress: float, state: State) -> Step:
@@ -94,7 +91,7 @@ def tuning_job(
     train: Sequence[Any],
     dev: Sequence[Any],
     device: torch.device,
-    export: Callable[[Path], None],
+    export: Export,
 ) -> Job:
     config = network.encoder.config
     if recipe.task.max_length > config.positions:
@@ -175,7 +172,7 @@ def _freeze(network: TaskNetwork, blocks: int) -> None:
         part.requires_grad_(False)
 
 
-def _shares(layers: int, decay: float) -> Callable[[str], float]:
+def _shares(layers: int, decay: float) -> Share:
     """The head and pooler learn at the full rate, each block below at `decay` of the one above, the embeddings least."""
 
     def share(name: str) -> float:

@@ -75,14 +75,11 @@ def pretraining_job(
 
 def _source(recipe: Recipe, store: Store, device: torch.device, phase: int, *, evaluation: bool) -> ExampleSource:
     base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
+    settings = replace(base, length=recipe.phases[phase].length)
+    seed = recipe.seed + 1000 * phase + (500 if evaluation else 0)
+    grids = wants_grids(device, recipe.precision, recipe.config)
     return ExampleSource(
-        store,
-        replace(base, length=recipe.phases[phase].length),
-        seed=recipe.seed + 1000 * phase + (500 if evaluation else 0),
-        tokens=recipe.row_tokens,
-        grids=wants_grids(device, recipe.precision, recipe.config),
-        held_out=recipe.held_out,
-        evaluation=evaluation,
+        store, settings, seed=seed, tokens=recipe.row_tokens, grids=grids, held_out=recipe.held_out, evaluation=evaluation
     )
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import types
 import typing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Any, TypeVar
 
 from bertkit.data.masking import Masking
-from bertkit.errors import InputError, did_you_mean
+from bertkit.errors import InputError, check_choice, did_you_mean
 from bertkit.model.config import Config
 from bertkit.tasks.objectives import OBJECTIVES
 from bertkit.tasks.task import TaskSettings
@@ -35,7 +34,7 @@ class Optimizer:
     clip: float = 1.0
 
     def __post_init__(self) -> None:
-        _one_of("optimizer.kind", self.kind, OPTIMIZERS)
+        check_choice("optimizer.kind", self.kind, OPTIMIZERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Schedule:
     cooldown: float = 0.2  # share of the run over which a trapezoid falls
 
     def __post_init__(self) -> None:
-        _one_of("schedule.kind", self.kind, SCHEDULES)
+        check_choice("schedule.kind", self.kind, SCHEDULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("precision", self.precision, ("fp32", "bf16"))
+        check_choice("precision", self.precision, ("fp32", "bf16"))
         if min(self.steps, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
             raise InputError("steps, keep and the intervals log_every … checkpoint_every must be at least 1")
 
@@ -104,7 +103,7 @@ class Recipe(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _one_of("objective", self.objective, tuple(OBJECTIVES))
+        check_choice("objective", self.objective, OBJECTIVES)
         if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
@@ -200,19 +199,13 @@ def _parse(text: str, kind: Any, name: str) -> Any:
     if name == "phases":
         pairs = (part.partition(":") for part in text.split(","))
         return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b, float, "a share")) for a, _, b in pairs)
-    if typing.get_origin(kind) is tuple:
-        return tuple(_parse(part, typing.get_args(kind)[0], name) for part in text.split(",") if part)
-    if isinstance(kind, types.UnionType) and type(None) in kind.__args__:
-        return None if text.lower() == "none" else _parse(text, kind.__args__[0], name)
+    if inner := typing.get_args(kind):  # of a tuple, or of something that may be None
+        if typing.get_origin(kind) is tuple:
+            return tuple(_parse(part, inner[0], name) for part in text.split(",") if part)
+        return None if text.lower() == "none" else _parse(text, inner[0], name)
     try:
-        if kind in (int, float, str):
+        if kind is not bool:
             return kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
     except ValueError:
         pass
-    wanted = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.UnionType) else kind
-    raise InputError(f"{name} is {text!r}; expected {wanted}")
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{name} is {value!r}; expected one of {', '.join(known)}{did_you_mean(value, known)}")
+    raise InputError(f"{name} is {text!r}; expected {kind.__name__}")
