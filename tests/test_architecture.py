@@ -150,7 +150,7 @@ def test_public_names_resolve():
 def test_tests_mirror_the_package():
     words = "__init__ __main__ errors progress stories demo pipeline distilling hub families batch block console"
     covered = (
-        "embeddings feedforward init bert fast classification choice answering network"  # by their users' tests
+        "embeddings feedforward init fast classification choice answering network"  # by their users' tests
         " short tiles gelu"  # by tests/model/test_cuda.py
         " changes"  # by tests/bundle/test_extend.py, test_lengthen.py, test_shrink.py
         " guard folder runner"  # by tests/serve/test_http.py, tests/bundle/test_bundle.py, tests/serve/test_predictor.py

@@ -8,12 +8,11 @@ from functools import partial
 from bertkit.errors import InputError, did_you_mean
 from bertkit.model.config import SIZES
 from bertkit.recipes import family
-from bertkit.recipes.bert import bert
 from bertkit.recipes.fast import demo, fast_base, fast_small
 from bertkit.train.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    **{f"bert-{size}": partial(bert, size) for size in SIZES},
+    **{f"bert-{size}": partial(family.bert, size) for size in SIZES},
     "fast-small": fast_small,
     "fast-base": fast_base,
     "demo": demo,

@@ -1,4 +1,5 @@
-"""What BERT's descendants were trained with, as far as their papers say: each is BERT's recipe with a few fields changed."""
+"""The paper's recipe, and what BERT's descendants were trained with, as far as their papers say: each is BERT's with a few
+fields changed."""
 
 from __future__ import annotations
 
@@ -11,6 +12,11 @@ from bertkit.train.recipe import Optimizer, Phase, Recipe, Schedule
 
 Fields = dict[str, Any]  # of a Recipe
 REPLACED: Fields = dict(objective="replaced", masking=Masking(mask=0.85, random=0.0))  # as ELECTRA is trained
+
+
+def bert(size: str) -> Recipe:
+    """256 sequences × 512 tokens a step, 1M steps, Adam 1e-4, 10,000 steps of warm-up, 90% at length 128 (appendix A.2)."""
+    return Recipe(name=f"bert-{size}", config=sized(size))
 
 
 def _member(

@@ -17,10 +17,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from bertkit.atomic import checksum, new_file, write_text
 from bertkit.errors import ArtifactError
-from bertkit.train.distributed import World, is_sharded, local
+from bertkit.train.distributed import World
 
 log = logging.getLogger("bertkit")
 
@@ -90,7 +91,8 @@ def _mine(checkpoint: Checkpoint, world: World) -> dict[str, Tensor]:
     """What this rank writes: its shards, and the first rank what is not sharded."""
     tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {f"optimizer/{name}": tensor for name, tensor in checkpoint.optimizer.items()}
-    mine = {name: local(tensor) for name, tensor in tensors.items() if is_sharded(tensor) or world.leads}
+    shards = {name: tensor.to_local() for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+    mine = tensors | shards if world.leads else shards
     return {name: tensor.detach().cpu().contiguous() for name, tensor in mine.items()}
 
 

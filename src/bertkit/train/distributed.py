@@ -80,15 +80,6 @@ def synced(network: nn.Module, last: bool) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    return isinstance(tensor, DTensor)
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This rank's rows of a sharded tensor; any other as it is."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def whole(tensor: Tensor) -> Tensor:
     """All of a sharded tensor, on every rank: all must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

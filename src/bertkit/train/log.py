@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bertkit.atomic import write_text
 
@@ -15,18 +16,15 @@ class Log(AbstractContextManager):
     """Appends to metrics.jsonl and shows the newest line. Rows after `step`, written before a crash, are dropped."""
 
     def __init__(self, run: Path, *, step: int = 0, quiet: bool = False, silent: bool = False):
-        self.quiet = quiet or silent
-        self.stream: TextIO | None = None
-        if silent:  # only the leading rank writes
-            return
-        kept = [row for row in read_metrics(run) if row["step"] <= step]
-        write_text(run / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
-        self.stream = open(run / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
+        self.quiet, file = quiet or silent, run / "metrics.jsonl"
+        if not silent:  # only the leading rank writes
+            kept = [row for row in read_metrics(run) if row["step"] <= step]
+            write_text(file, "".join(json.dumps(row) + "\n" for row in kept))
+        self.stream = open(os.devnull if silent else file, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
 
     def write(self, **row: Any) -> None:
-        if self.stream:
-            self.stream.write(json.dumps(row) + "\n")
-            self.stream.flush()
+        self.stream.write(json.dumps(row) + "\n")
+        self.stream.flush()
 
     def show(self, text: str) -> None:
         """Replaces the live line on a terminal; elsewhere prints it."""
@@ -35,8 +33,7 @@ class Log(AbstractContextManager):
             print(f"{text}\x1b[K" if end == "\r" else text, end=end, file=sys.stderr, flush=True)
 
     def __exit__(self, *error: object) -> None:
-        if self.stream:
-            self.stream.close()
+        self.stream.close()
         if not self.quiet and sys.stderr.isatty():
             print(file=sys.stderr)
 

@@ -118,7 +118,5 @@ def orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int) 
 
 
 def _place(key: str, tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Moments lie as their parameter does; AdamW's count of steps is one number, and beside it only where it is fused."""
-    if key == "step":
-        return tensor.to(parameter.device) if parameter.is_cuda else tensor
-    return laid_like(tensor, parameter)
+    """Moments lie as their parameter does; AdamW's count of steps is one number beside it."""
+    return tensor.to(parameter.device) if key == "step" else laid_like(tensor, parameter)
