@@ -19,6 +19,7 @@ from bertkit.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import torch
 
+Tell = Callable[[TaskBatch], np.ndarray]  # the logits of a batch
 CHUNK = 1024  # records whose logits are held at once
 
 
@@ -62,9 +63,7 @@ def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-def _logits(
-    tell: Callable[[TaskBatch], np.ndarray], task: Task, inputs: Sequence[Input], budget: int, threads: int
-) -> list[np.ndarray]:
+def _logits(tell: Tell, task: Task, inputs: Sequence[Input], budget: int, threads: int) -> list[np.ndarray]:
     """[M, C] for each input, computed in batches of like lengths."""
     logits: list[Any] = [None] * len(inputs)
     sizes = np.array([len(one) for one in inputs], np.int64)
