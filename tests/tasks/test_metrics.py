@@ -9,6 +9,7 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertkit.errors import InputError
 from bertkit.tasks import metrics
 
 NAMES = ["PER", "LOC"]
@@ -69,6 +70,11 @@ def test_nothing_to_measure_is_zero(name, found):
     assert math.isfinite(score)
     if not found or name in ("matthews", "pearson", "spearman"):
         assert score == 0.0
+
+
+def test_a_missing_answer_is_an_error():
+    with pytest.raises(InputError, match="2 gold items and 1 found"):
+        metrics.accuracy([1, 2], [1])
 
 
 # entities

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.errors import InputError
+
 Items = Sequence[Any] | np.ndarray
 Metric = Callable[[Items, Items], float]
 Sentences = Iterable[Iterable[str]]  # of tags
@@ -216,6 +218,8 @@ METRICS["multilabel_f1"] = f1
 
 
 def _paired(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray]:
+    if len(gold) != len(found):
+        raise InputError(f"{len(gold)} gold items and {len(found)} found ones; a metric needs one answer an item")
     return np.asarray(gold), np.asarray(found)
 
 
