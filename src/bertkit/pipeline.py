@@ -4,7 +4,7 @@
 - a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (tuning.py has the story)
 - a model and a file of rows ─predict→ the same rows with answers
 - somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
-- a model ─export→ a folder that answers without torch
+- a model ─export→ a folder that answers without torch (exporting.py)
 """
 
 from __future__ import annotations
@@ -223,17 +223,10 @@ def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: 
     from bertkit.bundle.changes import lengthen
     from bertkit.serve.predictor import Model
 
-    model = Model(load_bundle(source), device="cpu")
-    model = Model(lengthen(model.bundle, positions, window), device="cpu") if positions else model
-    save_bundle(model.bundle, out, half=half)
-    return model
-
-
-def export(model: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
-    """Writes a model as an ONNX graph that runs without torch; the options are those of `exporting.export`."""
-    from bertkit import exporting
-
-    return exporting.export(model, out, **options)
+    bundle = load_bundle(source)
+    bundle = lengthen(bundle, positions, window) if positions else bundle
+    save_bundle(bundle, out, half=half)
+    return Model(bundle, device="cpu")
 
 
 def _begin_with(
@@ -250,9 +243,7 @@ def _begin_with(
 
     paired = recipe.pairs != "none"
     config = recipe.config.with_(vocabulary=len(store.tokenizer), pooler=paired)
-    family, found = FAMILIES[recipe.family], None
-    if init is not None:
-        found = init if isinstance(init, Bundle) else load_bundle(init)
+    family, found = FAMILIES[recipe.family], init if init is None or isinstance(init, Bundle) else load_bundle(init)
     if found is not None and teacher is None:
         family = found.family
         kept = {name: getattr(recipe.config, name) for name in ("dropout", "attention_dropout")}

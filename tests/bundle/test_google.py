@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.checkpoint_writer import variables, write_checkpoint, write_google_folder
 
 import bertkit
-from bertkit.bundle.google import SLOTS, find_checkpoint, list_checkpoint, read_checkpoint
+from bertkit.bundle.google import SLOTS, find_checkpoint, read_checkpoint, read_index
 from bertkit.errors import ArtifactError, BertkitError
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 def test_what_is_written_is_read(folder):
     expected = variables()
-    assert set(list_checkpoint(folder / "bert_model.ckpt")) == set(expected)
+    assert set(read_index(folder / "bert_model.ckpt")[0]) == set(expected)
     found = read_checkpoint(folder / "bert_model.ckpt")
     assert set(found) == {name for name in expected if not SLOTS.search(name)}
     assert all(np.array_equal(values, expected[name]) for name, values in found.items())
@@ -110,7 +110,7 @@ def test_missing_data_and_other_kinds_are_named(folder):
 
 def test_the_published_fixture_reads(data, tmp_path):
     source = data / "weights" / "tf1-fixture"
-    assert len(list_checkpoint(source / "bert_model.ckpt")) == 139
+    assert len(read_index(source / "bert_model.ckpt")[0]) == 139
     model = bertkit.load(source)
     assert model.answers() == ["embed", "features", "fill", "next"]
     assert model.fill("all work and no [MASK] makes jack a dull boy")[0][0].probability < 0.2
@@ -126,7 +126,7 @@ def test_the_published_fixture_reads(data, tmp_path):
 
 
 def test_the_published_medium_index_lists(data):
-    entries = list_checkpoint(data / "weights" / "tf1-index-medium" / "bert_model.ckpt")
+    entries, _ = read_index(data / "weights" / "tf1-index-medium" / "bert_model.ckpt")
     assert len(entries) == 142
     assert entries["bert/embeddings/word_embeddings"].shape == (30_522, 512)
     assert sum(entry.size for entry in entries.values()) == 166_673_648

@@ -12,27 +12,17 @@ import numpy as np
 
 POLYNOMIAL = np.uint32(0x82F63B78)  # Castagnoli's, bits reversed
 MASK = 0xA282EAD8
+FILLING = np.frombuffer(b"\x54\x64\x1f\x64", np.uint8)  # bytes that fill a zero register with ones, as a checksum begins
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
     """The checksum of bytes."""
     values = np.frombuffer(data, np.uint8)
-    start = _apply(_zeros(len(values)), np.array([0xFFFFFFFF], np.uint32))[0]
-    return int(_remainder(values) ^ start) ^ 0xFFFFFFFF
-
-
-def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """The form in which TensorFlow stores a checksum."""
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
-
-
-def _remainder(values: np.ndarray) -> np.uint32:
-    """The remainder of the bytes from a zero register."""
     lanes = 1 << max(0, min(16, (len(values) // 256).bit_length() - 1))
-    steps = -(-len(values) // (4 * lanes))
-    padded = np.zeros(4 * lanes * steps, np.uint8)
-    padded[len(padded) - len(values) :] = values  # zeros before the data leave a zero register as it is
+    steps = -(-(4 + len(values)) // (4 * lanes))
+    padded = np.zeros(4 * lanes * steps, np.uint8)  # zeros before the rest leave a zero register as it is
+    begin = len(padded) - len(values)
+    padded[begin - 4 : begin], padded[begin:] = FILLING, values
     low, high = _tables()
     state = np.zeros(lanes, np.uint32)
     for words in np.ascontiguousarray(padded.view("<u4").reshape(lanes, steps).T):
@@ -42,7 +32,13 @@ def _remainder(values: np.ndarray) -> np.uint32:
     while len(state) > 1:
         state = _apply(advance, state[0::2]) ^ state[1::2]
         advance = _apply(advance, advance)
-    return state[0]
+    return int(state[0]) ^ 0xFFFFFFFF
+
+
+def masked_crc32c(data: bytes | np.ndarray) -> int:
+    """The form in which TensorFlow stores a checksum."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
 
 def _shift_bits(state: np.ndarray, bits: int) -> np.ndarray:

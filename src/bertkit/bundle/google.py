@@ -51,14 +51,9 @@ def find_checkpoint(path: Path) -> Path | None:
     return name if name.with_name(name.name + ".index").is_file() else None
 
 
-def list_checkpoint(name: Path) -> dict[str, Entry]:
-    """Every tensor's entry, optimiser slots included; reads and checks the index alone."""
-    return _read_index(name)[0]
-
-
 def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
     """Every tensor but the optimiser's slots; all bytes are checked, the slots' too."""
-    entries, shards = _read_index(name)
+    entries, shards = read_index(name)
     tensors = dict[str, np.ndarray]()
     for key, entry in entries.items():
         tensor = _tensor(name, key, entry, shards)
@@ -76,7 +71,8 @@ def hugging_face_name(name: str) -> tuple[str, bool]:
     return re.sub(r"\.kernel$", ".weight", words), words.endswith(".kernel")
 
 
-def _read_index(name: Path) -> tuple[dict[str, Entry], int]:
+def read_index(name: Path) -> tuple[dict[str, Entry], int]:
+    """Every tensor's entry, optimiser slots included, and the number of data files."""
     file = name.with_name(name.name + ".index")
     table = file.read_bytes()
     try:
