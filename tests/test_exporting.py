@@ -65,7 +65,7 @@ def test_vectors_are_compared_on_texts(tmp_path):
     ("bound", "value", "options", "message"),
     [
         ("EXACT", 0.0, {}, r"the graph is off by .*; expected 0e\+00 at most"),
-        ("COSINE", 1.1, {"int8": True}, "vectors have a cosine of .*; expected 1.1: export without int8"),
+        ("COSINE", 1.1, {"int8": True}, "vectors of drawn pieces have a cosine of .*; expected 1.1: export without int8"),
         ("POINTS", -1.0, {"int8": True, "sample": "dev.csv"}, "too much was lost, accuracy on 16 records: before .*, after"),
     ],
 )

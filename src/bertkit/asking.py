@@ -76,14 +76,9 @@ def features(
     found = model.features(texts, layers=layers, truncate=truncate)
     if out:
         pieces, offsets, vectors = zip(*found, strict=True)
-        _write_numpy(
-            out,
-            ".npz",
-            pieces=np.concatenate(pieces),
-            offsets=np.concatenate(offsets),
-            vectors=np.concatenate(vectors, axis=1),
-            boundaries=np.cumsum([0, *map(len, pieces)]),
-        )
+        joined = {"pieces": np.concatenate(pieces), "offsets": np.concatenate(offsets)}
+        joined |= {"vectors": np.concatenate(vectors, axis=1), "boundaries": np.cumsum([0, *map(len, pieces)])}
+        _write_numpy(out, ".npz", **joined)
     yield {"out": str(out), "texts": len(found)} if out else found
     for text, one in zip(texts[:10], found, strict=False):
         yield f"{len(one.pieces)} pieces × {len(layers)} layers × {one.vectors.shape[2]}  {short(text)}"

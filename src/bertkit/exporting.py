@@ -21,6 +21,7 @@ from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.serve.predictor import Model, load
+from bertkit.tasks.task import Task
 
 EXACT = 1e-3  # how far a graph in 32 bits may be from the model
 POINTS = 0.005  # what 8 bits may cost of the task's metric
@@ -61,12 +62,19 @@ def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exac
     if exact and not off <= EXACT:
         raise ArtifactError(f"the graph is off by {off:.1e}; expected {EXACT:.0e} at most: please report this model")
     figures: dict[str, Any] = {"largest difference": off}
+    if read is not None and ours.bundle.task is not None:
+        return figures | _scores(ours.bundle.task, ours, theirs, read)
+    compared, vectors = "vectors of drawn pieces", pairs[0]
     if read is not None:
-        return figures | _scores(ours, theirs, read)
-    alike = float(_cosines(*pairs[0]).mean())
+        texts = [record.text for record in read("classification", labelled=False).records]
+        compared = f"vectors of {len(texts)} texts"
+        vectors = ours.embed(texts, truncate=True), theirs.embed(texts, truncate=True)
+    alike = float(_cosines(*vectors).mean())
     if not alike >= COSINE:
-        raise ArtifactError(f"vectors have a cosine of {alike:.3f} with the model's; expected {COSINE}: export without int8")
-    return figures | {"compared": "vectors of drawn pieces", "cosine": alike}
+        raise ArtifactError(
+            f"{compared} have a cosine of {alike:.3f} with the model's; expected {COSINE}: export without int8"
+        )
+    return figures | {"compared": compared, "cosine": alike}
 
 
 def _told(model: Model) -> list[np.ndarray]:
@@ -92,22 +100,15 @@ def _drawn(config: Config) -> tuple[Batch, np.ndarray]:
     return lay(ids, segments), np.cumsum([0, *sizes[:-1]])
 
 
-def _scores(ours: Model, theirs: Model, read: Callable[..., Any]) -> dict[str, Any]:
-    """The task's metric on a sample; of a model without a task, how alike the texts' vectors are."""
-    task = ours.bundle.task
-    if task is None:
-        texts = [record.text for record in read("classification", labelled=False).records]
-        alike = float(_cosines(*(one.embed(texts, truncate=True) for one in (ours, theirs))).mean())
-        figures, lost, expected = {"compared": f"vectors of {len(texts)} texts", "cosine": alike}, 1 - alike, 1 - COSINE
-    else:
-        records = read(task.settings.task, classes=task.settings.labels).records
-        before, after = (task.score(records, one.answer(records))[task.headline] for one in (ours, theirs))
-        figures, lost, expected = {"compared": f"{task.headline} on {len(records)} records"}, before - after, POINTS
-        figures |= {"before": before, "after": after}
-    if not lost <= expected:
-        said = ", ".join(f"{name} {value:.4f}" for name, value in figures.items() if isinstance(value, float))
-        raise ArtifactError(f"too much was lost, {figures['compared']}: {said}; expected {expected:.3f} at most")
-    return figures
+def _scores(task: Task, ours: Model, theirs: Model, read: Callable[..., Any]) -> dict[str, Any]:
+    """The task's metric on a sample, before and after."""
+    records = read(task.settings.task, classes=task.settings.labels).records
+    before, after = (task.score(records, one.answer(records))[task.headline] for one in (ours, theirs))
+    compared = f"{task.headline} on {len(records)} records"
+    if not before - after <= POINTS:
+        told = f"too much was lost, {compared}: before {before:.4f}, after {after:.4f}"
+        raise ArtifactError(f"{told}; expected {POINTS:.3f} at most")
+    return {"compared": compared, "before": before, "after": after}
 
 
 def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:

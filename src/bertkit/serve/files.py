@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,14 @@ class Source(Table):
 
     kept: list[Row] = field(default_factory=list)
     read: int = 0  # rows, bad ones among them
-    lines: Iterator[tuple[int, str]] | None = None
 
     def complain(self, message: str, line: int) -> None:
-        self.lines = self.lines or self._numbered()
         raw = next((text for at, text in self.lines if at == line), "")
         self.kept.append(dict(line=line, reason=message, row=raw.rstrip("\r\n")))
 
-    def _numbered(self) -> Iterator[tuple[int, str]]:
+    @cached_property
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """With their numbers; each is read once, as bad ones come in order."""
         with readers.open_text(self.path, "\n" if self.path.suffix.lower() == ".jsonl" else "") as stream:
             yield from enumerate(stream, start=1)
 
@@ -230,7 +230,7 @@ def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool)
     if not first:
         raise DataError("no usable rows; expected one at least", data)
     found = readers.find_columns(source, list(first))
-    source = replace(source, columns=Columns(text=found.text, pair=None if alone else found.pair), kept=[], lines=None)
+    source = replace(source, columns=Columns(text=found.text, pair=None if alone else found.pair), kept=[])
     labels = bundle.task.settings.labels if bundle.task and all_classes and task in ("classification", "multilabel") else ()
     added = [PREFIX + name for name in (*NAMES[task].split(), *(f"probability_{label}" for label in labels))]
     if clash := [name for name in added if name in first]:
