@@ -124,7 +124,7 @@ def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
         if (file := path / name).is_file():
             return file, read(file)
     if checkpoint := google.find_checkpoint(path):
-        return checkpoint, _read_tensorflow(checkpoint)
+        return checkpoint, {name: torch.from_numpy(array) for name, array in google.read_checkpoint(checkpoint).items()}
     if (path / "model.onnx").is_file():
         raise ArtifactError(f"{path} was exported, which is for answers alone; expected the model it was made of")
     expected = "model.safetensors, pytorch_model.bin or a TensorFlow checkpoint (.index, .data)"
@@ -149,14 +149,6 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ArtifactError(f"{file}: expected a table of tensors; get model.safetensors instead")
     return content
-
-
-def _read_tensorflow(checkpoint: Path) -> dict[str, Tensor]:
-    tensors = dict[str, Tensor]()
-    for name, values in google.read_checkpoint(checkpoint).items():
-        theirs, transposed = google.hugging_face_name(name)
-        tensors[theirs] = torch.from_numpy(values).T if transposed else torch.from_numpy(values)
-    return tensors
 
 
 def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task | None) -> Any:

@@ -52,23 +52,23 @@ def find_checkpoint(path: Path) -> Path | None:
 
 
 def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
-    """Every tensor but the optimiser's slots; all bytes are checked, the slots' too."""
+    """Every tensor but the optimiser's slots, as old files of Hugging Face have it; all bytes are checked, slots' too."""
     entries, shards = read_index(name)
     tensors = dict[str, np.ndarray]()
     for key, entry in entries.items():
         tensor = _tensor(name, key, entry, shards)
         if not SLOTS.search(key):
-            tensors[key] = tensor
+            tensors[hugging_face_name(key)] = tensor.T if key.endswith("/kernel") else tensor
     return tensors
 
 
-def hugging_face_name(name: str) -> tuple[str, bool]:
-    """The name old files of Hugging Face give a variable, and whether its matrix is stored transposed."""
+def hugging_face_name(name: str) -> str:
+    """The name old files of Hugging Face give a variable; they store a kernel transposed, as a weight."""
     words = name.replace("/", ".")
     words = re.sub(r"\.layer_(\d+)\.", r".layer.\1.", words)
     words = re.sub(r"_embeddings$", "_embeddings.weight", words)
     words = re.sub(r"\.output_weights$", ".weight", re.sub(r"\.output_bias$", ".bias", words))
-    return re.sub(r"\.kernel$", ".weight", words), words.endswith(".kernel")
+    return re.sub(r"\.kernel$", ".weight", words)
 
 
 def read_index(name: Path) -> tuple[dict[str, Entry], int]:
