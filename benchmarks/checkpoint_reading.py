@@ -11,7 +11,7 @@ from measure import report
 from support.checkpoint_writer import write_checkpoint
 
 import bertkit
-from bertkit.bundle import families
+from bertkit.bundle import families, members
 from bertkit.bundle.google import read_checkpoint
 from bertkit.tasks.pretraining import Pretraining
 
@@ -35,9 +35,9 @@ def main() -> None:
 def write_base(folder: Path) -> None:
     """BERT-base with random weights, under Google's names."""
     config = bertkit.sized("base")
-    theirs = families.to_hugging_face(Pretraining(config).state_dict(), families.BERT, config.layers)[0]
+    theirs = families.to_hugging_face(Pretraining(config).state_dict(), members.BERT, config.layers)[0]
     write_checkpoint(folder / "bert_model.ckpt", dict(google_variable(name, tensor) for name, tensor in theirs.items()))
-    settings = families.write_config(config, families.BERT)
+    settings = families.write_config(config, members.BERT)
     (folder / "bert_config.json").write_text(
         json.dumps({key: value for key, value in settings.items() if key != "model_type"})
     )
