@@ -62,6 +62,7 @@ class Both(Replaced):
     Each text is as `fill` will meet it, or as a tuned model will."""
 
     names = ("masked_loss", "masked_accuracy", *Replaced.names)
+    emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 3.0}
 
     def __init__(self, config: Config, *, next_sentence: bool = False):
         super().__init__(config)
