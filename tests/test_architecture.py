@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "bertkit"
-GROUND = {"__init__", "errors", "atomic", "progress"}
+GROUND = {"__init__", "errors", "atomic", "progress", "models"}
 MAY_USE = {  # folder or top-level file → what it may import besides itself and the ground floor
     "errors": set(),
     "atomic": set(),
     "progress": set(),
+    "models": set(),
     "stories": set(),
     "text": set(),
     "model": set(),

@@ -154,7 +154,7 @@ def test_refusals_are_one_line_with_exit_code_2(folder, tmp_path):
     assert "no [MASK] in 'x'" in complaint("fill", "x", "-m", folder)
     assert "text 1 is empty" in complaint("embed", "", "-m", folder)
     assert "text 1 has 102 pieces" in complaint("embed", "a " * 100, "-m", folder)
-    assert "Missing option '--model'" in complaint("fill", "x")
+    assert "Missing option '--out'" in complaint("prepare", "x", "--tokenizer", "t")
     assert "Did you mean 'fill'" in complaint("fil", "x")
     assert "no such model folder" in complaint("info", tmp_path / "nowhere")
     assert "give texts, or --file" in complaint("embed", "-m", folder)

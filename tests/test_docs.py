@@ -10,7 +10,7 @@ import pytest
 from support.checkpoint_writer import write_google_folder
 
 import bertkit
-from bertkit.stories import stories, trades
+from bertkit.stories import stories, topics
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
@@ -27,7 +27,7 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "stories.txt").write_text("\n\n".join(stories(100)))
     (tmp_path / "texts.txt").write_text("\n".join(stories(1)))
-    rows = ["review,stars", *(f'"{text}",{label}' for text, label in trades(120))]
+    rows = ["review,stars", *(f'"{text}",{label}' for text, label in topics(120))]
     (tmp_path / "reviews.csv").write_text("\n".join(rows) + "\n")
     tags = [
         [f"{word.strip('.')} {'B-PLACE' if word.strip('.').endswith('ford') else 'O'}" for word in text.split()]
@@ -44,7 +44,7 @@ def test_the_page_runs(page, desk):
     assert blocks(page)
     if page.name in ("finetune.md", "domain.md"):  # goes on from a model that other pages made
         words = sorted(
-            {word for text, _ in trades(120) for word in text.lower().replace(".", " .").split()} | {"bread", "sells"}
+            {word for text, _ in topics(120) for word in text.lower().replace(".", " .").split()} | {"bread", "sells"}
         )
         tokenizer = bertkit.Tokenizer.from_vocabulary(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words], cased=False)
         bertkit.create("tiny", tokenizer, positions=128).save(desk / "run" / "model")

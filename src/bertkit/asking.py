@@ -13,9 +13,10 @@ from bertkit import console
 from bertkit.atomic import new_file
 from bertkit.console import Told, app, verb
 from bertkit.errors import InputError, import_extra, short
+from bertkit.models import DEFAULT
 
 
-@verb('bertkit fill "Paris is the [MASK] of France." --model bert-base-uncased')
+@verb('bertkit fill "Paris is the [MASK] of France."')
 def fill(
     texts: console.Texts,
     model: console.Loaded,
@@ -33,7 +34,7 @@ def fill(
                 yield f"  {label}{piece:<16} {chance:6.1%}  {'█' * round(chance * 40)}"
 
 
-@verb('bertkit embed "A first text." "A second one." --model M --out vectors.npy')
+@verb('bertkit embed "A first text." "A second one." --out vectors.npy')
 def embed(
     texts: console.Texts,
     model: console.Loaded,
@@ -62,7 +63,7 @@ def _numbers(
         raise InputError(f"layers are {layers!r}; expected whole numbers with commas, such as -1,-2") from error
 
 
-@verb('bertkit features "A text." --model M --layers -1,-2,-3,-4 --out features.npz')
+@verb('bertkit features "A text." --layers -1,-2,-3,-4 --out features.npz')
 def features(
     texts: console.Texts,
     layers: Annotated[list[int], _numbers],
@@ -156,7 +157,7 @@ def choose(
         yield f"{'→' if number == answer.option else ' '} {chance:6.1%}  {short(option)}"
 
 
-@verb('bertkit prompt "A waste." -m M --words good=great,bad=terrible --pattern "{text} It was [MASK]."')
+@verb('bertkit prompt "A waste." --words good=great,bad=terrible --pattern "{text} It was [MASK]."')
 def prompt(
     texts: console.Texts,
     model: console.Loaded,
@@ -208,7 +209,7 @@ def predict(
 
 @app.command(epilog="Example: bertkit serve sentiment=run/model bert-base-uncased --port 8000")
 def serve(
-    models: Annotated[list[str], Argument(help="Model folders, checkpoints or hub names, each also as NAME=MODEL.")],
+    models: Annotated[list[str] | None, Argument(help="Models, each also as NAME=MODEL.", show_default=DEFAULT)] = None,
     host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for everybody's requests.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
     key: Annotated[str, Option(envvar="BERTKIT_KEY", help="Ask for this bearer key.", show_envvar=True)] = "",
@@ -227,7 +228,7 @@ def serve(
         import_extra(library, "serve", "bertkit serve")
     from bertkit.serve.http import Limits, create_app, run
 
-    named = [_named(model) for model in models]
+    named = [_named(model) for model in models or [DEFAULT]]
     if len(dict(named)) < len(named):
         raise InputError(f"two models are named alike ({', '.join(name for name, _ in named)}); write NAME=MODEL")
     loaded = {name: bertkit.load(place, device=device, precision=precision) for name, place in named}

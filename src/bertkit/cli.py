@@ -13,6 +13,7 @@ import bertkit
 from bertkit import console
 from bertkit.console import Told, app, readable, verb
 from bertkit.errors import BertkitError
+from bertkit.models import DEFAULT
 
 TASKS = ("classification", "multilabel", "regression", "tagging", "qa", "choice", "similarity")
 SETS = "glue/mrpc, squad/v2, swag, conll2003"
@@ -28,13 +29,13 @@ def _root(version: Annotated[bool, Option("--version", help="Print the version."
 @app.command(epilog="Example: bertkit demo --out demo")
 def demo(
     out: Annotated[Path | None, Option(help="Keep the demo's files in this folder.")] = None,
-    steps: Annotated[int | None, Option(help="Pre-train for so many steps instead.")] = None,
+    epochs: Annotated[int, Option(help="How often to go through the records.")] = 10,
     seed: console.Seed = 0,
 ) -> None:
-    """Show the whole journey on embedded data, in about two minutes."""
+    """Ask the model that lies in the package, and fine-tune it, in less than a minute."""
     from bertkit.demo import run_demo
 
-    run_demo(out, steps=steps, seed=seed)
+    run_demo(out, epochs=epochs, seed=seed)
 
 
 @verb("bertkit vocab corpus/ --size 30522 --out tokenizer")
@@ -66,7 +67,7 @@ def vocab(
 @verb("bertkit prepare corpus/ --tokenizer tokenizer --out store --workers 8")
 def prepare(
     corpus: console.CorpusFiles,
-    tokenizer: Annotated[Path, Option(help="A tokenizer's or model's folder.")],
+    tokenizer: Annotated[str, Option(help="A tokenizer's or model's folder, or a model's name.")],
     out: Annotated[Path, Option(help="The store to write.")],
     workers: console.Workers = 1,
     engine: console.Engine = "local",
@@ -115,12 +116,12 @@ def pretrain(
     yield f"{made}: " + ", ".join(f"{name} {value:.4g}" for name, value in held.items())
 
 
-@verb("bertkit finetune classification --model M --train reviews.csv --text review --label stars --out run")
+@verb("bertkit finetune classification --train reviews.csv --text review --label stars --out run")
 def finetune(
     what: Annotated[str, Argument(metavar="TASK-OR-SET", help=f"{TASKS[0]} … {TASKS[-1]}, or a set such as {SETS}.")],
-    model: Annotated[str, Option("--model", "-m", help="The model to begin from.")],
     out: console.Run,
     data: console.TaskFiles,
+    model: Annotated[str, Option("--model", "-m", help="The model to begin from.")] = DEFAULT,
     epochs: Annotated[float | None, Option(help="How often to go through the records.")] = None,
     batch: Annotated[int | None, Option(help="Records of a step.")] = None,
     lr: Annotated[float | None, Option(help="The peak learning rate, for a width of 768.")] = None,

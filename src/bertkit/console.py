@@ -18,6 +18,7 @@ from typer import Argument, Option
 
 import bertkit
 from bertkit.errors import InputError
+from bertkit.models import DEFAULT
 
 if TYPE_CHECKING:
     from bertkit.data.readers import Columns
@@ -41,6 +42,7 @@ Fork = Annotated[bool, Option("--fork", help="Resume with a changed recipe.")]
 Json = Annotated[bool, Option("--json", help="Print JSON for machines.")]
 LabelColumn = Annotated[str | None, Option("--label", help="The column of the label, number or answers.")]
 MaxLine = Annotated[int | None, Option(help="The longest line to accept, in bytes.")]
+ModelOption = Annotated[str, Option("--model", "-m", help="A model folder, a Google checkpoint, or a hub name.")]
 ModelName = Annotated[str, Argument(help="A model folder, a Google checkpoint, or a hub name.")]
 PairColumn = Annotated[str | None, Option("--pair", help="The column of the second text, context or options.")]
 Precision = Annotated[str, Option(help="fp32 or bf16.")]
@@ -105,11 +107,7 @@ def _as_json(facts: Any) -> str:
     return json.dumps(plain(facts), ensure_ascii=False)
 
 
-def load(
-    model: Annotated[str, Option("--model", "-m", help="A model folder, a Google checkpoint, or a hub name.")],
-    device: Device = "auto",
-    precision: Precision = "fp32",
-) -> Any:
+def load(model: ModelOption = DEFAULT, device: Device = "auto", precision: Precision = "fp32") -> Any:
     """The model that is asked."""
     return bertkit.load(model, device=device, precision=precision)
 

@@ -1,4 +1,4 @@
-"""`bertkit demo`: the journey on embedded data, from text to a fine-tuned model."""
+"""`bertkit demo`: what the model that lies in the package can do, and what its pre-training is worth."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.console import Console
 from rich.text import Text
 
 import bertkit
-from bertkit.stories import stories, trades
+from bertkit.stories import topics
 
 if TYPE_CHECKING:
-    from bertkit.data.store import Store
     from bertkit.serve.predictor import Model
 
-SENTENCE = "Mara is a baker in Elmford. Every morning she goes to the bakery and kneads the dough."
+ASKED = (
+    "The capital of France is [MASK].",
+    "She went to the library to read a [MASK].",
+    "Shakespeare wrote many [MASK].",
+    "The children went to [MASK] by bus.",
+)
+JUDGED = "He kept the anchor and the old boat."
 
-ASKED = "In the evening she carries the horseshoes to the farmers."
 
-
-def run_demo(folder: Path | None, *, steps: int | None = None, seed: int = 0) -> None:
-    """Text → vocabulary → store → a pre-trained BERT → answers → a fine-tuned one. Its files stay in `folder`, if given."""
+def run_demo(folder: Path | None, *, epochs: int = 10, seed: int = 0) -> None:
+    """Masks filled in, and a task learned with pre-training and without. Its files stay in `folder`, if given."""
+    begin = time.perf_counter()
+    model = bertkit.load(device="cpu")
+    say("1 model", f"bertkit-en-small: {model.runner.parameters()['total'] / 1e6:.1f} million parameters, in the package")
+    _fill(model)
     with tempfile.TemporaryDirectory() as scratch:
-        _journey(folder or Path(scratch), steps, seed)
-    kept = f"the reports in {folder}/run and {folder}/trades-pre-trained tell more"
-    print(kept if folder else "--out FOLDER keeps the model and its report")
+        _fine_tune(folder or Path(scratch), model, epochs, seed)
+    print(f"done in {time.perf_counter() - begin:.0f} s")
+    print(f"{folder}/pre-trained/report.html tells more" if folder else "--out FOLDER keeps the models and their reports")
 
 
 def say(step: str, told: str) -> None:
@@ -37,68 +43,28 @@ def say(step: str, told: str) -> None:
     Console(highlight=False, soft_wrap=True).print(Text.assemble((f"{step:<15}", style), told))
 
 
-def _journey(folder: Path, steps: int | None, seed: int) -> None:
-    begin = time.perf_counter()
+def _fill(model: Model) -> None:
+    say("2 fill", "")
+    for text, answers in zip(ASKED, model.fill(ASKED, top=3), strict=True):
+        found = ", ".join(f"{piece} {chance:.0%}" for piece, chance in answers[0])
+        say("", f"{text} → {found}")
+
+
+def _fine_tune(folder: Path, model: Model, epochs: int, seed: int) -> None:
+    """Learns topics from some words, is asked about others; once pre-trained, once not."""
     folder.mkdir(parents=True, exist_ok=True)
-    corpus = folder / "stories.txt"
-    corpus.write_text("\n\n".join(stories(4000, seed)) + "\n", encoding="utf-8")
-    say("1 text", f"4,000 made-up stories, {corpus.stat().st_size / 1e6:.1f} MB")
-    tokenizer = bertkit.learn_vocabulary([corpus], 400, folder / "vocabulary").tokenizer
-    pieces = " ".join(tokenizer.vocabulary[index] for index in tokenizer.encode("Mara kneads the dough.").ids)
-    say("2 vocabulary", f"{len(tokenizer):,} pieces: {pieces}")
-    store = bertkit.prepare([corpus], folder / "vocabulary", folder / "store")
-    entropy = unigram_entropy(store)
-    say("3 store", f"{store.tokens:,} tokens; guessing by frequency alone has a loss of {entropy:.2f}")
-    say("4 pre-train", "BERT-tiny: hidden pieces and next sentences, a minute or two")
-    settings = [f"seed={seed}", *([] if steps is None else [f"steps={steps}"])]
-    model = bertkit.load(bertkit.pretrain(folder / "store", folder / "run", recipe="demo", settings=settings), device="cpu")
-    say("", f"held-out loss {held_out_loss(folder / 'run'):.2f}, against {entropy:.2f} by frequency alone")
-    _ask(model)
-    _fine_tune(folder, model)
-    print(f"done in {time.perf_counter() - begin:.0f} s")
-
-
-def _ask(model: Model) -> None:
-    """Fills in words, and tells whose story goes on."""
-    say("5 answers", "")
-    for hidden in ("baker", "morning", "bakery"):
-        asked = SENTENCE.replace(f" {hidden}", " [MASK]", 1)
-        found = ", ".join(f"{piece} {chance:.0%}" for piece, chance in model.fill(asked, top=3)[0])
-        say("   fill", f"{asked} → {found}")
-    first, second = (f"{sentence}." for sentence in SENTENCE.rstrip(".").split(". "))
-    other = "When the duck is hungry it quacks, and Hugo brings it bread crumbs."
-    own, strange = model.next([first, first], [second, other])
-    say("   next", f"her own story goes on: {own:.0%}; somebody else's: {strange:.0%} (this takes longer to learn)")
-
-
-def _fine_tune(folder: Path, model: Model) -> None:
-    """Learns trades from sentences at work, is asked about finished goods; once pre-trained, once not."""
-    for name, count, finished in (("train", 160, False), ("dev", 160, True)):
-        rows = [("text", "label"), *trades(count, seed=finished, finished=finished)]
+    for name, other in (("train", False), ("dev", True)):
+        rows = [("text", "label"), *topics(160, seed=other, other=other)]
         (folder / f"{name}.csv").write_text("".join(f'"{text}",{label}\n' for text, label in rows), encoding="utf-8")
-    say("6 fine-tune", "which trade? 160 sentences at work to learn from, 160 about finished goods to answer")
-    bertkit.create("tiny", model.tokenizer, positions=128).save(folder / "untrained")
+    say("3 fine-tune", "which of 8 topics? 160 sentences to learn from, 160 of other words to answer")
+    bertkit.create("small", model.tokenizer, family="modernbert", **vars(model.config)).save(folder / "beginner")
     files: dict[str, Any] = dict(train=folder / "train.csv", dev=folder / "dev.csv", device="cpu", quiet=True)
-    settings = ["epochs=20", "optimizer.lr=1e-4", "max_length=64"]
+    settings = [f"epochs={epochs}", f"seed={seed}", "batch=16", "max_length=64"]
     scores = {}
-    for name, source in (("pre-trained", folder / "run" / "model"), ("untrained", folder / "untrained")):
-        results = bertkit.finetune("classification", source, folder / f"trades-{name}", settings=settings, **files)
+    for name, source in (("pre-trained", model.bundle), ("untrained", folder / "beginner")):
+        results = bertkit.finetune("classification", source, folder / name, settings=settings, **files)
         scores[name] = results["metrics"]["accuracy"]
     told = ", ".join(f"{name} {score:.0%}" for name, score in scores.items())
-    say("", f"right: {told} (by chance {1 / 8:.0%})")
-    answer = bertkit.load(folder / "trades-pre-trained" / "model", device="cpu").classify(ASKED)
-    say("   classify", f"{ASKED} → {answer.label} {answer.probability:.0%}")
-
-
-def unigram_entropy(store: Store) -> float:
-    """The loss, in nats, of guessing each piece by its frequency."""
-    counts = np.bincount(store.ids_at(np.arange(store.tokens)), minlength=1)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
-
-
-def held_out_loss(run: Path) -> float:
-    """The last held-out loss of a run."""
-    from bertkit.train.log import read_metrics
-
-    return next(row["held_out_loss"] for row in reversed(read_metrics(run)) if "held_out_loss" in row)
+    say("", f"right: {told}, by chance {1 / 8:.0%}")
+    answer = bertkit.load(folder / "pre-trained" / "model", device="cpu").classify(JUDGED)
+    say("4 classify", f"{JUDGED} → {answer.label} {answer.probability:.0%}")

@@ -59,11 +59,13 @@ def prepare(
     max_line: int | None = None,
 ) -> Store:
     """Turns a corpus into a token store; run again, it goes on where it stopped."""
+    from bertkit.bundle.hub import find_model
     from bertkit.data.prepare import Cleaning, prepare_store
 
+    pieces = Tokenizer.load(find_model(tokenizer))
     documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
     cleaning = Cleaning(min_words=min_words, deduplicate=deduplicate)
-    return prepare_store(documents, Tokenizer.load(tokenizer), Path(out), workers=workers, engine=engine, cleaning=cleaning)
+    return prepare_store(documents, pieces, Path(out), workers=workers, engine=engine, cleaning=cleaning)
 
 
 def pretrain(

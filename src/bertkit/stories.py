@@ -37,6 +37,22 @@ ANIMALS = {  # animal: sound, food, place
     "horse": ("neighs", "hay", "in the stable"),
     "duck": ("quacks", "bread crumbs", "on the pond"),
 }
+TOPICS = {
+    "music": "violin orchestra melody singer piano choir symphony guitar concert drum flute opera",
+    "food": "bread soup cheese butter kitchen cake meat pepper dinner salad rice sugar",
+    "sea": "ship sailor harbour anchor captain wave fisherman sail voyage boat island shore",
+    "law": "judge court lawyer verdict jury prison trial witness crime sentence attorney evidence",
+    "medicine": "doctor hospital nurse fever patient surgery disease vaccine pain drug surgeon illness",
+    "war": "soldier battle army cannon regiment enemy general siege rifle troops defeat invasion",
+    "school": "teacher pupil lesson classroom student exam textbook homework university grammar professor lecture",
+    "sport": "goal stadium league coach player championship ball tournament match team referee athlete",
+}
+FRAMES = (
+    "They talked all evening about the {} and the {}.",
+    "He remembered the {} and the {} for the rest of his life.",
+    "A {} and a {} were mentioned in the letter.",
+    "The story began with a {} and ended with a {}.",
+)
 
 
 def stories(count: int, seed: int = 0) -> Iterator[str]:
@@ -76,17 +92,9 @@ def story(draw: random.Random) -> list[str]:
     return [opening, *(sentence for part in parts for sentence in part), closing]
 
 
-def trades(count: int, seed: int = 0, *, finished: bool = False) -> Iterator[tuple[str, str]]:
-    """Sentences and the trade they are about, which is not named: at work, or when the work is finished.
-
-    No noun of the one kind occurs in the other; who has read stories knows that bread comes from flour.
-    """
+def topics(count: int, seed: int = 0, *, other: bool = False) -> Iterator[tuple[str, str]]:
+    """Sentences and what they are about; with `other`, of words that do not occur without."""
     for index in range(count):
-        draw = random.Random(f"trades:{seed}:{index}")
-        they, name = draw.choice(("he", "she")), draw.choice(list(PEOPLE))
-        trade, (place, material, work, product, buyers) = draw.choice(list(TRADES.items()))
-        at_work = (
-            f"Every morning {they} goes to the {place} and {work}.",
-            f"Nobody in the {place} knows more about {material} than {name}.",
-        )
-        yield f"In the evening {they} carries the {product} to {buyers}." if finished else draw.choice(at_work), trade
+        draw = random.Random(f"topics:{seed}:{index}")
+        topic, words = draw.choice(list(TOPICS.items()))
+        yield draw.choice(FRAMES).format(*draw.sample(words.split()[other::2], 2)), topic

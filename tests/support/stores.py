@@ -32,3 +32,10 @@ def made_up_store(
         written.append(write_shard(folder, index, [Piece(ids, sizes, counts)]))
     write_manifest(folder, written, np.dtype(np.uint16), {"settings": {}, "dropped": {}})
     return Store(folder)
+
+
+def unigram_entropy(store: Store) -> float:
+    """The loss, in nats, of guessing each piece by its frequency."""
+    counts = np.bincount(store.ids_at(np.arange(store.tokens)), minlength=1)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())

@@ -7,13 +7,13 @@ import pytest
 import torch
 from support.family import small
 from support.runs import SMALL_RUN, metrics
+from support.stores import unigram_entropy
 
 import bertkit
 from bertkit.data.examples import NOTHING, ExampleSettings, ExampleSource
 from bertkit.data.masking import Masking
-from bertkit.demo import unigram_entropy
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.stories import stories, trades
+from bertkit.stories import stories, topics
 from bertkit.tasks.objectives import OBJECTIVES, Replaced, Spans, fill_in, generator_config, span_edges
 from bertkit.train.distributed import World
 from bertkit.train.fit import Trainer
@@ -121,7 +121,7 @@ def test_every_recipe_learns(name, store, tmp_path):
     model = bertkit.load(made, device="cpu")
     assert model.bundle.family.name == recipe.family
     assert model.embed(["Mara is a baker."]).shape == (1, 64)
-    rows = ["text,label", *(f"{text},{label}" for text, label in trades(40))]
+    rows = ["text,label", *(f"{text},{label}" for text, label in topics(40))]
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     settings = ["epochs=1", "max_length=32", "batch=16"]
     tuned = bertkit.finetune("classification", made, tmp_path / "t", train=tmp_path / "t.csv", settings=settings, quiet=True)

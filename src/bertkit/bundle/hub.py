@@ -1,4 +1,5 @@
-"""Fetches a model from the Hugging Face hub; the one place that may use the network, and only for a named model."""
+"""What a model's name stands for: a folder here, one in the package, or one of the Hugging Face hub. This is the one place that
+may use the network, and only for a named model."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from pathlib import Path
 
 from bertkit.errors import ArtifactError, HubError
+from bertkit.models import OWN
 
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 SMALL_FILES = ["config.json", "bertkit.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"]
@@ -19,7 +21,8 @@ def find_model(name: Path | str) -> Path:
         return path
     if not HUB_NAME.match(str(name)):
         raise ArtifactError(f"{name}: no such model folder; expected a folder with config.json, or a hub name")
-    return _fetch(str(name))
+    own = OWN / str(name)
+    return own if own.is_dir() else _fetch(str(name))
 
 
 def _fetch(name: str) -> Path:

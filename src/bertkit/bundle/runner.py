@@ -59,7 +59,7 @@ class Runner:
         if kind == "cls":
             return fetched(self.encoded(here, here.firsts))
         lengths = here.boundaries[: 1 + np.count_nonzero(np.diff(batch.boundaries))].long().diff()  # no empty ones
-        return fetched(torch.segment_reduce(self.encoded(here).float(), kind, lengths=lengths, axis=0))
+        return fetched(torch.segment_reduce(self.encoded(here).float(), kind, lengths=lengths, unsafe=True))
 
     @torch.inference_mode()
     def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
 from bertkit.errors import ArtifactError, InputError, short
 from bertkit.model.batch import Batch
+from bertkit.models import DEFAULT
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.choice import Chosen
@@ -72,9 +73,9 @@ class Entity(NamedTuple):
 
 
 def load(
-    name: Path | str, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = 0
+    name: Path | str = DEFAULT, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = 0
 ) -> Model:
-    """Reads a model folder, an exported one too, a Google checkpoint or a hub model, ready for questions."""
+    """Reads a model folder, an exported one too, a Google checkpoint, a hub model or the one in the package: ready to be asked."""
     return Model(open_bundle(name), device=device, precision=precision, compile=compile, budget=budget)
 
 
