@@ -1,5 +1,5 @@
-"""What a model's name stands for: a folder here, one in the package, or one of the Hugging Face hub. This is the one place that
-may use the network, and only for a named model."""
+"""What a model's name stands for: a folder here, one in the package, or one of the Hugging Face hub. This alone may use the
+network, and only for a named model."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Entity(NamedTuple):
 def load(
     name: Path | str = DEFAULT, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = 0
 ) -> Model:
-    """Reads a model folder, an exported one too, a Google checkpoint, a hub model or the one in the package: ready to be asked."""
+    """Reads a model folder, an exported one too, a Google checkpoint, a hub model or the package's own, to be asked."""
     return Model(open_bundle(name), device=device, precision=precision, compile=compile, budget=budget)
 
 
