@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-demo: .venv/core  ## set up, and show the whole journey on embedded data
+demo: .venv/core  ## set up, ask the model in the package, and fine-tune it
 	$(BIN)/bertkit demo
 
 test: .venv/dev  ## set up, and run the tests

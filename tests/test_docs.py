@@ -1,9 +1,12 @@
-"""Every command and every line of Python in README and docs/how-to is executed, in the order it stands there."""
+"""Every command and every line of Python in README and docs/how-to is executed, in the order it stands there. Recipes for a GPU
+are made small; what is installed is only looked at."""
 
 import re
 import shlex
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ import bertkit
 from bertkit.stories import stories, topics
 
 ROOT = Path(__file__).parents[1]
+SMALL = "--budget 1s --set compile=false --set batch_tokens=512 --set row_tokens=512 --set evaluate_examples=16"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "how-to").glob("*.md"))]
 
 
@@ -40,7 +44,7 @@ def desk(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_page_runs(page, desk):
+def test_the_page_runs(page, desk, serving):
     assert blocks(page)
     if page.name in ("finetune.md", "domain.md"):  # goes on from a model that other pages made
         words = sorted(
@@ -54,16 +58,45 @@ def test_the_page_runs(page, desk):
         else:
             assert language == "sh", f"{page}: a block of {language}"
             for line in content.splitlines():
-                run(shlex.split(line, comments=True))
+                run(shlex.split(line, comments=True), serving)
 
 
-def run(words: list[str]) -> None:
-    if words[:1] == ["bertkit"]:
+@pytest.fixture
+def serving():
+    """Servers that a page starts, until it ends."""
+    started = list[subprocess.Popen]()
+    yield started
+    for server in started:
+        server.kill()
+        server.wait()
+
+
+def run(words: list[str], serving: list[subprocess.Popen]) -> None:
+    if words[:1] == ["bertkit"] and words[-1] == "&":
+        serving.append(subprocess.Popen([sys.executable, "-m", *words[:-1]], stderr=subprocess.DEVNULL))
+        wait_for("http://localhost:8000/ready")
+    elif words[:1] == ["bertkit"]:
+        words = [*words, *SMALL.split()] if "fast-small" in words else words
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+    elif words[:1] == ["pip"]:
+        quick = ["--dry-run", "--no-deps", "--no-build-isolation", "--quiet"]
+        subprocess.run([sys.executable, "-m", *words, *quick], cwd=ROOT, check=True, capture_output=True)
+    elif words[:1] == ["curl"]:
+        assert b"paris" in subprocess.run(words, check=True, capture_output=True).stdout
     elif words:
         assert words[0] == "make", words
         subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+
+
+def wait_for(address: str, seconds: float = 60) -> None:
+    for _ in range(int(seconds * 10)):
+        try:
+            urllib.request.urlopen(address).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise AssertionError(f"{address} does not answer")
 
 
 def test_links_lead_somewhere():

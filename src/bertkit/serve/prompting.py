@@ -66,5 +66,6 @@ class Prompt:
 def _only_piece(model: Model, word: str) -> int:
     ids = model.tokenizer.pieces([word])[0].ids
     if len(ids) != 1 or ids[0] == model.tokenizer.unk:
-        raise InputError(f"the word {word!r} is {len(ids)} pieces of this vocabulary; expected a word that is one")
+        found = "not in" if model.tokenizer.unk in ids else f"{len(ids)} pieces of"
+        raise InputError(f"the word {word!r} is {found} this vocabulary; expected a word that is one piece")
     return int(ids[0])
