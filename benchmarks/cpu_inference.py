@@ -25,6 +25,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from sentence_transformers import SentenceTransformer
 
 import bertkit
+from bertkit.models import DEFAULT, OWN
 from bertkit.tasks.metrics import spearman
 
 LENGTH = 512
@@ -32,15 +33,19 @@ Embed = Callable[[list[str]], np.ndarray]
 
 
 def main() -> None:
-    options = arguments(__doc__, texts=400, rounds=3, singles=200, base=120)
+    options = arguments(__doc__, texts=400, rounds=3, singles=200, base=120, sizes="small,MiniLM,base")
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(cores())
     peers = ", ".join(f"{name} {version(name)}" for name in ("onnxruntime", "openvino", "sentence-transformers"))
     print(f"instructions: {instructions()}; {peers}")
     with tempfile.TemporaryDirectory() as folder:
-        measure("all-MiniLM-L6-v2", minilm(), Path(folder) / "minilm", options.texts, options)
-        measure("BERT-base, random weights", make_base(Path(folder)), Path(folder) / "base", options.base, options)
+        if "small" in options.sizes:
+            measure(DEFAULT, OWN / DEFAULT, Path(folder) / "small", options.texts, options)
+        if "MiniLM" in options.sizes:
+            measure("all-MiniLM-L6-v2", minilm(), Path(folder) / "minilm", options.texts, options)
+        if "base" in options.sizes:
+            measure("BERT-base, random weights", make_base(Path(folder)), Path(folder) / "base", options.base, options)
 
 
 def measure(title: str, model: Path, folder: Path, count: int, options) -> None:
@@ -71,10 +76,10 @@ def measure(title: str, model: Path, folder: Path, count: int, options) -> None:
 
 def make_systems(model: Path, folder: Path, some: list[str]) -> dict[str, Embed]:
     """Peers first."""
-    theirs = transformers.AutoModel.from_pretrained(model).eval()
+    theirs = transformers.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, model_max_length=LENGTH)
     pipeline = transformers.pipeline("feature-extraction", model=theirs, tokenizer=tokenizer, device="cpu")
-    sbert = SentenceTransformer(str(model), device="cpu")
+    sbert = SentenceTransformer(str(model), device="cpu", model_kwargs={"dtype": torch.float32})
     sbert.max_seq_length = LENGTH
     export_theirs(theirs, folder / "theirs.onnx", tokenizer, some)
 
@@ -151,12 +156,12 @@ def vino(file: Path, precision: str) -> Callable[[dict], np.ndarray]:
 
 
 class Wrapped(torch.nn.Module):
-    def __init__(self, model):
+    def __init__(self, model, names: list[str]):
         super().__init__()
-        self.model = model
+        self.model, self.names = model, names
 
-    def forward(self, input_ids, token_type_ids, attention_mask):
-        return self.model(input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask)[0]
+    def forward(self, *inputs):
+        return self.model(**dict(zip(self.names, inputs, strict=True)))[0]
 
 
 class Calibration(CalibrationDataReader):
@@ -169,13 +174,13 @@ class Calibration(CalibrationDataReader):
 
 def export_theirs(model, file: Path, tokenizer, some: list[str]) -> None:
     """The usual export of transformers' model, and its usual two ways to 8 bits."""
-    names = ["input_ids", "token_type_ids", "attention_mask"]
+    names = list(tokenizer("x"))
     plain = type(model)._from_config(model.config, attn_implementation="eager").eval()
     plain.load_state_dict(model.state_dict())
     axes = {name: {0: "batch", 1: "length"} for name in (*names, "states")}
     grid = torch.ones(2, 8, dtype=torch.long)
     options = dict(input_names=names, output_names=["states"], dynamic_axes=axes, opset_version=17, dynamo=False)
-    torch.onnx.export(Wrapped(plain), (grid, grid, grid), str(file), **options)
+    torch.onnx.export(Wrapped(plain, names), (grid,) * len(names), str(file), **options)
     only = {"MatMulConstBOnly": True}
     dynamic, static = file.with_stem("theirs-dynamic"), file.with_stem("theirs-static")
     quantize_dynamic(file, dynamic, per_channel=True, weight_type=QuantType.QInt8, extra_options=only)

@@ -122,7 +122,7 @@ def serve_peer(folder: str, port: int, unit: bool) -> None:
     from fastapi import Body, FastAPI
     from transformers import pipeline
 
-    extract, app = pipeline("feature-extraction", model=folder), FastAPI()
+    extract, app = pipeline("feature-extraction", model=folder, dtype="float32"), FastAPI()
 
     @app.post("/v1/embed")
     def embed(texts: list[str] = Body(embed=True)) -> dict:  # noqa: B008

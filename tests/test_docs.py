@@ -1,5 +1,5 @@
-"""Every command and every line of Python in README and docs/how-to is executed, in the order it stands there. Recipes for a GPU
-are made small; what is installed is only looked at."""
+"""Every command and every line of Python in README and docs/how-to is executed, in the order it stands there. Recipes for a
+GPU are made small; what is installed is only looked at."""
 
 import re
 import shlex

@@ -55,3 +55,11 @@ def test_left_to_right_stays_left_to_right(tmp_path):
         one.tag("the cat went to the river .") for one in (Model(bundle), Model(exported(bundle, tmp_path / "m")))
     )
     assert [entity[:4] for entity in ours] == [entity[:4] for entity in theirs]
+
+
+def test_a_row_may_be_longer_than_any_text(tmp_path):
+    """Rotations are looked up for places in a text, not in the row."""
+    bundle = bundle_of("modernbert", global_every=1)
+    texts = ["the cat went to the river . " * size for size in (1, 3, 7, 12)] * 6
+    ours, theirs = (Model(one, device="cpu").embed(texts) for one in (bundle, exported(bundle, tmp_path / "m")))
+    np.testing.assert_allclose(theirs, ours, atol=1e-4)

@@ -22,8 +22,10 @@ from bertkit.bundle.exported import GRAPH
 from bertkit.bundle.int8 import quantize
 from bertkit.data.inputs import TaskBatch
 from bertkit.errors import import_extra
+from bertkit.model.attention import Attention
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
+from bertkit.model.positions import Rotary
 from bertkit.tasks.network import FeatureNetwork, SimilarityNetwork, TaskNetwork
 
 OPSET = 17  # the first with layer norms
@@ -35,9 +37,13 @@ class Graph(nn.Module):
 
     def __init__(self, network: Any):
         super().__init__()
+        network = copy.deepcopy(network, {id(weight): weight for weight in network.parameters()})  # its parts change
         if getattr(network, "lstm", None) is not None:
-            network = copy.copy(network)
             network.in_order = partial(_in_order, network.lstm)
+        self.cosine, self.sine = _turns(network.encoder.config)
+        for attention in (block.attention for block in network.encoder.blocks):
+            if type(attention) is Attention and not (attention.window or attention.causal):
+                attention.mixed = partial(_mixed, attention, self)
         self.network, pools = network, network.encoder.pooler is not None
         there: dict[str, Any] = {"logits": isinstance(network, TaskNetwork) and not isinstance(network, SimilarityNetwork)}
         there |= {"masked": getattr(network, "masked", None), "next": pools and getattr(network, "next", None)}
@@ -76,6 +82,41 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
     return Batch(ids, segments, positions, boundaries, 1 << 30, (Bucket(tokens, inside),), order)
 
 
+def _mixed(attention: Attention, graph: Graph, x: Tensor, batch: Batch, places: Tensor | None) -> Tensor:
+    """What `Attention.mixed` gives [T, H, K], by one operator for all that happens in the grid."""
+    bucket = batch.buckets[0]
+    grid = attention.qkv(x).index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, -1)  # [n, L, 3 D]
+    turns = () if places is None else (graph.cosine, graph.sine)
+    mixed = _Attend.apply(grid, bucket.there.sum(1).int(), attention.heads, attention.output.in_features, *turns)
+    return mixed.flatten(0, 1).index_select(0, batch.order).unflatten(1, (attention.heads, -1))
+
+
+class _Attend(torch.autograd.Function):
+    """ONNX Runtime's own attention, which takes the sequences' lengths [n], and its own turning of queries and keys."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, lengths: Tensor, heads: int, width: int, *turns: Tensor) -> Tensor:
+        return qkv[..., :width].clone()  # for its shape [n, L, D]
+
+    @staticmethod
+    def symbolic(g: Any, qkv: Any, lengths: Any, heads: int, width: int, *turns: Any) -> Any:
+        q, k, v = g.op("Split", qkv, axis_i=-1, outputs=3)
+        if turns:
+            q, k = (g.op("com.microsoft::RotaryEmbedding", x, _numbers(g, 0), *turns) for x in (q, k))
+        bias = g.op("prim::Constant")
+        bias.setType(torch._C.OptionalType.ofTensor())
+        mixed = g.op("com.microsoft::MultiHeadAttention", q, k, v, bias, lengths, num_heads_i=heads)
+        mixed.setType(qkv.type().with_sizes([None, None, width]))
+        return mixed
+
+
+def _turns(config: Config) -> tuple[nn.Parameter, nn.Parameter]:
+    """Cosine and sine of each position [P, K / 2], as the model turns queries and keys where they look everywhere."""
+    at = torch.arange(config.positions)
+    found = Rotary(config)(Batch(at, at, at, at, 0, (), at))[0]
+    return nn.Parameter(found[0]), nn.Parameter(found[1])
+
+
 def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     """model.onnx, and its weights in model.onnx.data beside it, into an empty folder."""
     onnx = import_extra("onnx", "onnx", "bertkit export")
@@ -85,7 +126,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     ids = torch.arange(int(sizes.sum())) % network.encoder.config.vocabulary
     example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:3], "told": sizes[:2] % 3}
     outputs = ["vectors", *graph.heads]
-    with _operators(network.encoder.config), warnings.catch_warnings(), torch.no_grad():
+    with _windows(), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # that tracing is old, and that it records what happens
         torch.onnx.export(
             graph,
@@ -115,30 +156,13 @@ def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:
 
 
 @contextmanager
-def _operators(config: Config) -> Iterator[None]:
-    """While it lasts, tracing writes some operators our way: windows at all, and plain attention as one operator."""
-    chosen: dict[str, Any] = {"aten::unfold": _unfold}
-    if not (config.window or config.needs_grids or config.causal):
-        chosen["aten::scaled_dot_product_attention"] = partial(_attend, config)
-    for name, write in chosen.items():
-        torch.onnx.register_custom_op_symbolic(name, write, OPSET)
+def _windows() -> Iterator[None]:
+    """While it lasts, tracing writes windows our way."""
+    torch.onnx.register_custom_op_symbolic("aten::unfold", _unfold, OPSET)
     try:
         yield
     finally:
-        for name in chosen:
-            torch.onnx.unregister_custom_op_symbolic(name, OPSET)
-
-
-def _attend(config: Config, g: Any, q: Any, k: Any, v: Any, inside: Any, *rest: Any) -> Any:
-    """ONNX Runtime's own attention, which takes the sequences' lengths."""
-    q = g.op("Reshape", g.op("Transpose", q, perm_i=[0, 2, 1, 3]), _numbers(g, 0, 0, config.width))  # [n, L, D]
-    lengths = g.op("ReduceSum", g.op("Cast", inside, to_i=6), _numbers(g, 1, 2, 3), keepdims_i=0)  # [n]
-    bias = g.op("prim::Constant")
-    bias.setType(torch._C.OptionalType.ofTensor())
-    mixed = g.op("com.microsoft::MultiHeadAttention", q, k, v, bias, lengths, num_heads_i=config.heads)
-    mixed.setType(q.type())
-    mixed = g.op("Reshape", mixed, _numbers(g, 0, 0, config.heads, config.head_width))
-    return g.op("Transpose", mixed, perm_i=[0, 2, 1, 3])  # [n, H, L, K]
+        torch.onnx.unregister_custom_op_symbolic("aten::unfold", OPSET)
 
 
 @symbolic_helper.parse_args("v", "i", "i", "i")

@@ -51,5 +51,5 @@ class GatedFeedForward(FeedForward):
     inputs = 2
 
     def forward(self, x: Tensor) -> Tensor:
-        x, gate = self.input(x).chunk(2, -1)  # [T, F] each
+        x, gate = self.input(x).split(self.output.in_features, -1)  # [T, F] each
         return self.output(self.activation(x) * gate)  # [T, D]
