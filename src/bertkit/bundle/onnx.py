@@ -43,7 +43,7 @@ class Graph(nn.Module):
         self.cosine, self.sine = _turns(network.encoder.config)
         for attention in (block.attention for block in network.encoder.blocks):
             if type(attention) is Attention and not (attention.window or attention.causal):
-                attention.mixed = partial(_mixed, attention, self)
+                attention.mixed = partial(_mixed, attention, self)  # type: ignore[method-assign]
         self.network, pools = network, network.encoder.pooler is not None
         there: dict[str, Any] = {"logits": isinstance(network, TaskNetwork) and not isinstance(network, SimilarityNetwork)}
         there |= {"masked": getattr(network, "masked", None), "next": pools and getattr(network, "next", None)}
