@@ -1,9 +1,12 @@
 """Where does a pre-training step of BERT spend its time? Every kernel's time by part, beside what the GPU can do at best.
 
-The step is that of pretrain_throughput.py. What matrix products and copies can do is measured on the step's own shapes.
+The step is that of pretrain_throughput.py, or with --recipe one of the loop's own by a named recipe, optimiser included. What
+matrix products and copies can do is measured on the step's own shapes.
 """
 
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +15,14 @@ from pretrain_throughput import DEVICE, draw, measured_step, seconds
 from support.stores import made_up_store
 
 from bertkit.data.examples import ExampleSettings, ExampleSource
+from bertkit.data.store import Store
 from bertkit.model.config import Config, sized
+from bertkit.pipeline import _begin_with
+from bertkit.recipes import find_recipe
+from bertkit.train.checkpoint import State
+from bertkit.train.distributed import World
+from bertkit.train.fit import Trainer
+from bertkit.train.pretraining import pretraining_job
 
 PARTS = {  # by what a kernel's name has; the first that fits
     "attention": ("_short_", "_tiles_", "flash"),
@@ -28,28 +38,41 @@ STEPS = 4
 
 
 def main() -> None:
-    options = arguments(__doc__, size="base", length=128, dropout=0.1, row_tokens=131_072)
-    config = sized(options.size, dropout=options.dropout, attention_dropout=options.dropout)
+    options = arguments(__doc__, size="base", length=128, dropout=0.1, row_tokens=131_072, recipe="")
     with tempfile.TemporaryDirectory() as scratch:
         store = made_up_store(Path(scratch) / "s", 4000, pieces=30_522, longest=400)
-        settings = ExampleSettings(length=options.length)
-        data = draw(ExampleSource(store, settings, seed=0, tokens=options.row_tokens, grids=False), 4)
-    step, tokens = measured_step(config, data)
-    for index in range(5):
-        step(index)
-    with alone():
-        wall = min(seconds(step, 10) for _ in range(3)) / 10
-        kernels = profiled(step)
-        products, copies = ceilings(config, options.row_tokens)
+        if options.recipe:
+            step, tokens, config = recipe_step(options.recipe, store, Path(scratch) / "run")
+        else:
+            config = sized(options.size, dropout=options.dropout, attention_dropout=options.dropout)
+            settings = ExampleSettings(length=options.length)
+            source = ExampleSource(store, settings, seed=0, tokens=options.row_tokens, grids=False)
+            step, tokens = measured_step(config, draw(source, 4))
+        for index in range(10):
+            step(index)
+        with alone():
+            wall = min(seconds(step, 10) for _ in range(3)) / 10
+            kernels = profiled(step)
+            products, copies = ceilings(config, options.row_tokens)
     shares = by_part(kernels).items()
     rows = [
         {"part": part, "ms": ms, "ns a token": ms / tokens * 1e6, "share": f"{ms / wall / 10:.0f}%"} for part, ms in shares
     ]
     print(f"a step: {wall * 1000:.1f} ms, {tokens / wall / 1e6:.3f} M tokens/s")
     print(f"at best: matrix products {products / 1e12:.0f} TFLOP/s, copies {copies / 1e12:.2f} TB/s")
-    report(f"A step of BERT-{options.size} on {torch.cuda.get_device_name()}, bf16", rows)
+    report(f"A step of {options.recipe or f'BERT-{options.size}'} on {torch.cuda.get_device_name()}, bf16", rows)
     for name, ms in sorted(kernels.items(), key=lambda kernel: -kernel[1])[:25]:
         print(f"{ms:8.3f} ms {part_of(name):26} {name[:100]}")
+
+
+def recipe_step(name: str, store: Store, run: Path) -> tuple[Callable[[int], None], float, Config]:
+    """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
+    recipe = replace(find_recipe(name), held_out=0.0)
+    _, network, recipe = _begin_with(recipe, store, None, None)
+    job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=4)
+    trainer, state = Trainer(job), State()
+    trainer.step(state)
+    return lambda index: trainer.step(state), float(state.tokens), recipe.config
 
 
 def profiled(step) -> dict[str, float]:
