@@ -1,6 +1,6 @@
 """Where does a pre-training step of BERT spend its time? Every kernel's time by part, beside what the GPU can do at best.
 
-The step is that of pretrain_throughput.py, or with --recipe one of the loop's own by a named recipe, optimiser included. What
+The step is that of pretrain_throughput.py, or with --recipe one of the loop's own by that recipe, optimiser included. What
 matrix products and copies can do is measured on the step's own shapes.
 """
 
