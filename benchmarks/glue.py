@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean, median
@@ -27,6 +28,11 @@ BERT_BASE = {  # the paper's, on dev where it says so, else on test
 def main() -> None:
     options = arguments()
     names = options.tasks.split(",") if options.tasks else [*GLUE6, *OTHERS]
+    report(f"{options.name or options.model} on dev", measured(names, options))
+
+
+def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
+    """A row for each set, and one for GLUE-6 if all of it is there."""
     plans = [(name, seed) for name in names for seed in (range(options.seeds) if name in SMALL else [0])]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
         runs = dict(zip(plans, pool.map(lambda plan: tune(*plan, options, Path(scratch)), plans), strict=True))
@@ -40,7 +46,7 @@ def main() -> None:
     if set(GLUE6) <= set(names):
         score = mean(row["dev"] for row in rows if row["set"] in GLUE6)
         rows.append({"set": "GLUE-6", "figure": "mean", "dev": score, "spread": "", "BERT-base": 79.5, "training s": ""})
-    report(f"{options.name or options.model} on dev", rows)
+    return rows
 
 
 def arguments() -> argparse.Namespace:
@@ -48,11 +54,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model")
     parser.add_argument("--name", default="", help="what to call it in the table")
     parser.add_argument("--tasks", default="", help="some of the sets, with commas between")
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting, such as epochs=1")
+    return with_amounts(parser).parse_args()
+
+
+def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
-    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting, such as epochs=1")
-    return parser.parse_args()
+    return parser
 
 
 def tune(name: str, seed: int, options: argparse.Namespace, scratch: Path) -> dict:
