@@ -115,6 +115,12 @@ def test_these_modules_import_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_asking_a_model_does_without_torch_s_compiler():
+    """Its import would be half of the time to the first answer."""
+    code = "import sys, bertkit\nbertkit.load(device='cpu').fill('A [MASK].')\nassert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_text_names_torch_nowhere():
     for file in FILES:
         if owner(file) == "text":

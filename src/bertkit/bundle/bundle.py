@@ -28,6 +28,7 @@ from bertkit.bundle.hub import find_model
 from bertkit.bundle.sentences import write_pooling
 from bertkit.errors import ArtifactError
 from bertkit.model.config import Config
+from bertkit.model.init import Unfilled
 from bertkit.tasks.network import build_network
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.task import Task, TaskSettings
@@ -154,7 +155,7 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
 def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task | None) -> Any:
     """A network of the given weights; without a task, its heads and pooler are those that the weights have."""
     parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         network = empty_network(config.with_(pooler="pooler" in parts), task, parts)
     if task and task.loss == "vectors":  # the map that compares vectors is there for training alone
         shapes = {"output.weight": (task.outputs, 3 * config.width), "output.bias": (task.outputs,)}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 
 def initialize(module: nn.Module, std: float) -> None:
@@ -14,3 +18,12 @@ def initialize(module: nn.Module, std: float) -> None:
             nn.init.zeros_(layer.bias)
         if isinstance(layer, nn.LayerNorm) and not layer.weight.is_meta:
             layer.reset_parameters()
+
+
+class Unfilled(TorchFunctionMode):
+    """While it lasts, layers are made without what their weights begin with: they are about to get others. On the device meta,
+    drawing would draw in torch's compiler, a second of imports."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping | None = None) -> Any:
+        fills = getattr(function, "__module__", "") == "torch.nn.init"
+        return None if fills else function(*args, **(kwargs or {}))
