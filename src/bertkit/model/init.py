@@ -21,8 +21,8 @@ def initialize(module: nn.Module, std: float) -> None:
 
 
 class Unfilled(TorchFunctionMode):
-    """While it lasts, layers are made without what their weights begin with: they are about to get others. On the device meta,
-    drawing would draw in torch's compiler, a second of imports."""
+    """While it lasts, layers are made without what their weights begin with, as they are about to get others. On the device
+    meta, filling them would import torch's compiler, which takes a second."""
 
     def __torch_function__(self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping | None = None) -> Any:
         fills = getattr(function, "__module__", "") == "torch.nn.init"
