@@ -47,6 +47,7 @@ BAD = {
     "phases=1024:1": "a phase has length 1024; the model has 512 positions",
     "phases=128:0.5": "shares add up to 0.5",
     "row_tokens=1000": "no multiple of row_tokens",
+    "objective=both": "judges pieces, not pairs, and pairs is next; add pairs=none",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
     "precision=fp8": "expected one of fp32, bf16",
