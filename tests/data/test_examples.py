@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -72,6 +74,29 @@ def test_a_row_is_a_function_of_its_cursor(store):
     assert torch.equal(a.places, b.places)
     other = source(store, seed=1)
     assert not torch.equal(a.batch.ids, other.batch(other.next_row(cursor)[0]).batch.ids)
+
+
+def test_the_next_epoch_is_planned_before_it_comes(store):
+    it = source(store)
+    *_, last = found = list(rows(it))
+    late = [examples.late for examples in found]
+    assert late == sorted(late)
+    assert 0.3 < np.mean(late) < 0.6
+    told = pickle.loads(pickle.dumps(it))  # as it goes to other processes, while an epoch is being planned
+    assert list(it._coming) == [1]
+    assert not told._coming
+    told.batch(last)
+    assert list(told._coming) == [1]
+    alone = source(store).plan(1)
+    for one in (it, told):
+        np.testing.assert_array_equal(one.plan(1).a_begin, alone.a_begin)
+        assert not one._coming
+
+
+def test_held_out_examples_have_no_next_epoch(store):
+    it = ExampleSource(store, ExampleSettings(), seed=0, tokens=1024, held_out=0.3, evaluation=True)
+    assert not any(examples.late for examples in it.first(10_000))
+    assert not it._coming
 
 
 def test_masks_are_drawn_anew_each_epoch(store):

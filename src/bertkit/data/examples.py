@@ -7,7 +7,9 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +41,7 @@ class Examples:
 
     epoch: int
     numbers: np.ndarray
+    late: bool = False  # in the second half of their epoch: time to plan the next
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class ExampleSource:
         if self.tokens < settings.length:
             short = f"a row of {self.tokens} tokens is shorter than an example of {settings.length}"
             raise DataError(short, self.store.path)
-        self._plans = dict[int, Spans]()
+        self._plans, self._coming = dict[int, Spans](), dict[int, Future[Spans]]()
         usual = float(self.plan(0).sizes.mean())
         self.shapes = Shapes(self.tokens, (settings.length,), crowding=1.2 * settings.length / usual)
 
@@ -87,8 +90,17 @@ class ExampleSource:
         if epoch not in self._plans:
             kept = max(self._plans, default=epoch)
             self._plans = {number: plan for number, plan in self._plans.items() if number == kept}
-            self._plans[epoch] = self._make_plan(epoch)
+            coming = self._coming.pop(epoch, None)
+            self._plans[epoch] = coming.result() if coming else self._make_plan(epoch)
         return self._plans[epoch]
+
+    def _plan_ahead(self, epoch: int) -> None:
+        """Begins to plan an epoch in a thread, so that nobody waits for it when it comes: seconds, for a large store."""
+        if epoch not in self._plans and epoch not in self._coming:
+            self._coming[epoch] = ThreadPoolExecutor(1).submit(self._make_plan, epoch)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_coming": {}}
 
     def _make_plan(self, epoch: int) -> Spans:
         s = self.settings
@@ -117,8 +129,10 @@ class ExampleSource:
         most = min(self.shapes.sequences(self.settings.length), len(plan) - index)
         numbers = permute(np.arange(index, index + most), len(plan), self.seed, epoch)
         fitting = int(np.searchsorted(np.cumsum(plan[numbers].sizes), self.shapes.budget, side="right"))
-        behind = index + fitting
-        return Examples(epoch, numbers[:fitting]), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
+        behind, late = index + fitting, 2 * index > len(plan) and not self.evaluation
+        if late:
+            self._plan_ahead(epoch + 1)
+        return Examples(epoch, numbers[:fitting], late), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
 
     def first(self, count: int) -> Iterator[Examples]:
         """Rows of the first `count` examples: the same ones whatever a row's size."""
@@ -130,6 +144,8 @@ class ExampleSource:
 
     def batch(self, examples: Examples) -> PretrainingBatch:
         """The examples as tensors, pieces hidden."""
+        if examples.late:
+            self._plan_ahead(examples.epoch + 1)
         spans = self.plan(examples.epoch)[examples.numbers]
         row, segments, positions = self._row(spans)
         bits = draw(self.seed, 4, examples.epoch, examples.numbers[row.owners], positions)
