@@ -17,7 +17,7 @@ from support.stores import made_up_store
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.store import Store
 from bertkit.model.config import Config, sized
-from bertkit.pipeline import _begin_with
+from bertkit.pipeline import begin_with
 from bertkit.recipes import find_recipe
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
@@ -68,7 +68,7 @@ def main() -> None:
 def recipe_step(name: str, store: Store, run: Path) -> tuple[Callable[[int], None], float, Config]:
     """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
     recipe = replace(find_recipe(name), held_out=0.0)
-    _, network, recipe = _begin_with(recipe, store, None, None)
+    _, network, recipe = begin_with(recipe, store, None, None)
     job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=4)
     trainer, state = Trainer(job), State()
     trainer.step(state)

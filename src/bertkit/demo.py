@@ -57,7 +57,7 @@ def _fine_tune(folder: Path, model: Model, epochs: int, seed: int) -> None:
         rows = [("text", "label"), *topics(160, seed=other, other=other)]
         (folder / f"{name}.csv").write_text("".join(f'"{text}",{label}\n' for text, label in rows), encoding="utf-8")
     say("3 fine-tune", "which of 8 topics? 160 sentences to learn from, 160 of other words to answer")
-    bertkit.create("small", model.tokenizer, family="modernbert", **vars(model.config)).save(folder / "beginner")
+    bertkit.create("small", model.tokenizer, family=model.bundle.family.name, **vars(model.config)).save(folder / "beginner")
     files: dict[str, Any] = dict(train=folder / "train.csv", dev=folder / "dev.csv", device="cpu", quiet=True)
     settings = [f"epochs={epochs}", f"seed={seed}", "batch=16", "max_length=64"]
     scores = {}

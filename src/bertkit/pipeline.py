@@ -98,7 +98,7 @@ def pretrain(
     opened, run = Store(store), Path(out)
     chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
-    bundle, network, chosen = _begin_with(chosen, opened, init, teacher)
+    bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
         if teacher is not None:
             teacher.network.to(where)
@@ -231,7 +231,7 @@ def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: 
     return Model(bundle, device="cpu")
 
 
-def _begin_with(
+def begin_with(
     recipe: Recipe, store: Store, init: Path | str | Bundle | None, teacher: Bundle | None
 ) -> tuple[Bundle, Any, Recipe]:
     """What will be kept, new or somebody's, the network that trains it, and the recipe with its true configuration."""

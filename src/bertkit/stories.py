@@ -1,4 +1,4 @@
-"""A small made-up world, for the demo and for tests: stories to read and learn from, different for each number.
+"""Made-up text, for the demo and for tests: stories of a small world, and sentences with their topics. Each number gives others.
 
 Each story keeps to one person, one trade, one season and one animal, so that a sentence can be told from what was
 said before it. The same number always gives the same story.

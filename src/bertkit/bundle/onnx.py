@@ -5,9 +5,8 @@ T tokens, B sequences, M places, n sequences of a grid, L its length, H heads, K
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from bertkit.errors import import_extra
 from bertkit.model.attention import Attention
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
+from bertkit.model.device import twin
 from bertkit.model.positions import Rotary
 from bertkit.tasks.network import FeatureNetwork, SimilarityNetwork, TaskNetwork
 
@@ -37,13 +37,13 @@ class Graph(nn.Module):
 
     def __init__(self, network: Any):
         super().__init__()
-        network = copy.deepcopy(network, {id(weight): weight for weight in network.parameters()})  # its parts change
+        network = twin(network)
         if getattr(network, "lstm", None) is not None:
             network.in_order = partial(_in_order, network.lstm)
-        self.cosine, self.sine = _turns(network.encoder.config)
+        self.turns = nn.ParameterList(_turns(network.encoder.config))
         for attention in (block.attention for block in network.encoder.blocks):
             if type(attention) is Attention and not (attention.window or attention.causal):
-                attention.mixed = partial(_mixed, attention, self)  # type: ignore[method-assign]
+                attention.mixed = partial(_mixed, attention, self.turns)  # type: ignore[method-assign]
         self.network, pools = network, network.encoder.pooler is not None
         there: dict[str, Any] = {"logits": isinstance(network, TaskNetwork) and not isinstance(network, SimilarityNetwork)}
         there |= {"masked": getattr(network, "masked", None), "next": pools and getattr(network, "next", None)}
@@ -82,11 +82,10 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
     return Batch(ids, segments, positions, boundaries, 1 << 30, (Bucket(tokens, inside),), order)
 
 
-def _mixed(attention: Attention, graph: Graph, x: Tensor, batch: Batch, places: Tensor | None) -> Tensor:
+def _mixed(attention: Attention, turns: Iterable[Tensor], x: Tensor, batch: Batch, places: Tensor | None) -> Tensor:
     """What `Attention.mixed` gives [T, H, K], by one operator for all that happens in the grid."""
     bucket = batch.buckets[0]
     grid = attention.qkv(x).index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, -1)  # [n, L, 3 D]
-    turns = () if places is None else (graph.cosine, graph.sine)
     mixed = _Attend.apply(grid, bucket.there.sum(1).int(), attention.heads, attention.output.in_features, *turns)
     return mixed.flatten(0, 1).index_select(0, batch.order).unflatten(1, (attention.heads, -1))
 
@@ -110,11 +109,12 @@ class _Attend(torch.autograd.Function):
         return mixed
 
 
-def _turns(config: Config) -> tuple[nn.Parameter, nn.Parameter]:
-    """Cosine and sine of each position [P, K / 2], as the model turns queries and keys where they look everywhere."""
+def _turns(config: Config) -> Iterable[Tensor]:
+    """Cosine and sine of each position [P, K / 2], where queries and keys that look everywhere are turned."""
+    if config.place != "rotary":
+        return ()
     at = torch.arange(config.positions)
-    found = Rotary(config)(Batch(at, at, at, at, 0, (), at))[0]
-    return nn.Parameter(found[0]), nn.Parameter(found[1])
+    return Rotary(config)(Batch(at, at, at, at, 0, (), at))[0].unbind()
 
 
 def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from threading import Lock
 from typing import Any
 
@@ -15,7 +14,7 @@ from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import BUDGET, GPU_BUDGET
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch
-from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device, moved, wants_grids
+from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device, moved, twin, wants_grids
 
 
 class Runner:
@@ -30,8 +29,8 @@ class Runner:
         self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.encoder, self.compiled, self.turn = self.network.encoder, compile, Lock()
         self.config = self.encoder.config
-        if compile:  # a copy with the same weights: tasks, and others that have this network, go on with any shapes
-            self.encoder = deepcopy(self.encoder, {id(weight): weight for weight in self.encoder.parameters()})
+        if compile:  # tasks, and others that have this network, go on with any shapes
+            self.encoder = twin(self.encoder)
             compile_parts(self.encoder.embeddings, *self.encoder.blocks)
         small = compile or self.device.type == "cpu"  # compiled, every batch is as large
         self.budget = BUDGET if small else GPU_BUDGET

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,11 @@ def compiled(module: Callable) -> Any:
     """
     torch._dynamo.config.recompile_limit = 64
     return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
+
+
+def twin(module: nn.Module) -> Any:
+    """A copy with the same weights, whose parts may be changed: others that have the module go on as before."""
+    return deepcopy(module, {id(weight): weight for weight in module.parameters()})
 
 
 def compile_parts(*parts: nn.Module) -> None:

@@ -10,13 +10,13 @@ from torch.overrides import TorchFunctionMode
 
 
 def initialize(module: nn.Module, std: float) -> None:
-    """Initialises every layer below `module`; nothing is drawn for weights that exist in name only (device meta)."""
+    """Initialises every layer below `module`."""
     for layer in module.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding) and not layer.weight.is_meta:
+        if isinstance(layer, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
-        if isinstance(layer, nn.Linear) and layer.bias is not None and not layer.bias.is_meta:
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
-        if isinstance(layer, nn.LayerNorm) and not layer.weight.is_meta:
+        if isinstance(layer, nn.LayerNorm):
             layer.reset_parameters()
 
 
