@@ -1,4 +1,4 @@
-"""Made-up text, for the demo and for tests: stories of a small world, and sentences with their topics. Each number gives others.
+"""Made-up text, for the demo and for tests: stories of a small world, and sentences with their topics.
 
 Each story keeps to one person, one trade, one season and one animal, so that a sentence can be told from what was
 said before it. The same number always gives the same story.
