@@ -12,7 +12,8 @@ from bertkit.model.attention import attend
 from bertkit.model.config import sized
 from bertkit.model.dropout import random_key
 from bertkit.model.encoder import Encoder
-from bertkit.model.feedforward import activated
+from bertkit.model.feedforward import activated, gated
+from bertkit.model.norm import Norm
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -113,6 +114,32 @@ def test_gelu_is_gelu(shape, compiled):
     torch.testing.assert_close(narrow.grad.double(), exact.grad, atol=1e-5, rtol=0.005)
     assert linear.bias.grad.dtype == torch.float32
     torch.testing.assert_close(linear.bias.grad.double(), bias.grad, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("shape", [(1000, 2048), (131, 300), (1, 3)])
+def test_gated_gelu_is_gelu_times_gate(shape, compiled):
+    torch.manual_seed(0)
+    h = 4 * torch.randn(shape[0], 2 * shape[1], device="cuda", dtype=torch.bfloat16)
+    upper, exact = torch.randn(shape, device="cuda", dtype=torch.bfloat16), h.double().requires_grad_()
+    mine = (torch.compile(gated, fullgraph=True) if compiled else gated)(h.requires_grad_(), F.gelu)
+    plain = gated(exact, lambda x: F.gelu(x))
+    mine.backward(upper)
+    plain.backward(upper.double())
+    torch.testing.assert_close(mine.double(), plain, atol=1e-5, rtol=0.005)
+    torch.testing.assert_close(h.grad.double(), exact.grad, atol=1e-5, rtol=0.005)
+
+
+@pytest.mark.parametrize("shape", [(1000, 768), (131, 300), (1, 3)])
+def test_adding_and_normalising_in_one_kernel(shape):
+    torch.manual_seed(0)
+    norm = Norm(shape[1], eps=1e-12, device="cuda", dtype=torch.bfloat16)
+    norm.weight, norm.bias = (torch.nn.Parameter(torch.randn_like(one)) for one in (norm.weight, norm.bias))
+    x, y = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    exact = F.layer_norm(x.double() + y.double(), shape[1:], norm.weight.double(), norm.bias.double(), norm.eps)
+    with torch.inference_mode():
+        torch.testing.assert_close(norm.added(x, y).double(), exact, atol=1e-3, rtol=0.005)
+    assert norm.added(x, y).requires_grad
 
 
 def test_batch_mates_do_not_matter():

@@ -5,6 +5,8 @@ T tokens, D width.
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 from torch.compiler import nested_compile_region
 
@@ -25,15 +27,15 @@ class Block(nn.Module):
         super().__init__()
         kind = DisentangledAttention if config.place == "relative" else LongAttention if config.global_tokens else Attention
         self.attention = kind(config, layer)
-        self.attention_norm: nn.Module = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
+        self.attention_norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
         self.feedforward = (GatedFeedForward if config.gated else FeedForward)(config)
         self.feedforward_norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
 
     @nested_compile_region  # once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
-        x = self.attention_norm(picked(x, wanted) + self.dropout(self.attention(x, batch, places, wanted)))
-        return self.feedforward_norm(x + self.dropout(self.feedforward(x)))  # [T, D]
+        x = self.attention_norm.added(picked(x, wanted), self.dropout(self.attention(x, batch, places, wanted)))
+        return self.feedforward_norm.added(x, self.dropout(self.feedforward(x)))  # [T, D]
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         """Who looks at whom: [H, L, L] for each sequence."""
@@ -46,7 +48,7 @@ class PreNormBlock(Block):
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
         if layer == 0:
-            self.attention_norm = nn.Identity()
+            self.attention_norm = cast(Norm, nn.Identity())
 
     @nested_compile_region  # once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from bertkit.model.config import Config
 from bertkit.model.norm import narrow
 
-ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+Activation = Callable[[Tensor], Tensor]
+ACTIVATION: dict[str, Activation] = {
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
@@ -21,13 +22,23 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activated(x: Tensor, linear: nn.Linear, activation: Callable[[Tensor], Tensor]) -> Tensor:
+def activated(x: Tensor, linear: nn.Linear, activation: Activation) -> Tensor:
     """activation(W x + b). On narrow values of a GPU, adding b and GELU are one kernel, of half the time."""
     if activation is F.gelu and linear.bias is not None and x.is_cuda and (x := narrow(x)).dtype != torch.float32:
         from bertkit.model.kernels.gelu import quick_gelu  # Triton is there with CUDA only
 
         return quick_gelu(F.linear(x, linear.weight), linear.bias)
     return activation(linear(x))
+
+
+def gated(h: Tensor, activation: Activation) -> Tensor:
+    """activation(x) · gate for h = [x, gate]; GELU again in one kernel."""
+    if activation is F.gelu and h.is_cuda and h.dtype != torch.float32:
+        from bertkit.model.kernels.gelu import quick_gated_gelu
+
+        return quick_gated_gelu(h)
+    x, gate = h.chunk(2, -1)
+    return activation(x) * gate
 
 
 class FeedForward(nn.Module):
@@ -51,5 +62,4 @@ class GatedFeedForward(FeedForward):
     inputs = 2
 
     def forward(self, x: Tensor) -> Tensor:
-        x, gate = self.input(x).split(self.output.in_features, -1)  # [T, F] each
-        return self.output(self.activation(x) * gate)  # [T, D]
+        return self.output(gated(self.input(x), self.activation))  # [T, D]

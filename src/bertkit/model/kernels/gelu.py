@@ -1,8 +1,9 @@
-"""gelu(x + bias) in two Triton kernels as fast as memory: torch's error function takes longer than reading and writing does.
+"""gelu(x + bias), and gelu(x) · gate, in Triton kernels as fast as memory: torch's error function takes longer than reading
+and writing does.
 
 x Φ(x), where 1 - Φ(|x|) is a polynomial in 1 / (1 + p |x|) times exp(-x² / 2), right to 7.5e-8 (Hastings, 1955). The
 gradient Φ(x) + x φ(x) needs the same exponential. Narrow types have two to three digits, so nothing is lost. The bias's
-gradient is added up on the way instead of reading x's once more. `feedforward.activated` has the same in plain torch.
+gradient is added up on the way instead of reading x's once more. model/feedforward.py has the same in plain torch.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ SPAN = 128  # rows over which one program adds up the bias's gradient
 
 @triton.jit
 def _normal(x):
-    """The normal distribution Φ(x), and exp(-x² / 2)."""
+    """The normal distribution Φ(x), and the slope Φ(x) + x φ(x) of GELU."""
     e = tl.exp2(x * x * -0.7213475204444817)
     t = 1.0 / (1.0 + 0.23164188822844 * tl.abs(x))
     above = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t * (0.5 * e)
-    return tl.where(x < 0, above, 1 - above), e
+    below = tl.where(x < 0, above, 1 - above)
+    return below, below + x * e * 0.3989422804014327
 
 
 @triton.jit
@@ -53,37 +55,81 @@ def _gelu_backward(
         row = (tile * span + start + tl.arange(0, rows))[:, None]
         at, inside = row.to(tl.int64) * width + column, (row < count) & there
         values = tl.load(x + at, inside, 0.0).to(tl.float32) + b
-        below, e = _normal(values)
-        found = tl.load(upper + at, inside, 0.0).to(tl.float32) * (below + values * e * 0.3989422804014327)
+        found = tl.load(upper + at, inside, 0.0).to(tl.float32) * _normal(values)[1]
         tl.store(out + at, found.to(out.dtype.element_ty), inside)
         total += found
     tl.store(sums + tile * width + column, tl.sum(total, 0)[None, :], there)
+
+
+@triton.jit
+def _halves(count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+    """Places of a tile in [count, width], and of what is activated and its gate in [count, 2 width]; which there are."""
+    tile, column = _tile(width, columns)
+    row = (tile * rows + tl.arange(0, rows))[:, None]
+    at = row.to(tl.int64) * width + column
+    return at, 2 * at - column, 2 * at - column + width, (row < count) & (column < width)
+
+
+@triton.jit
+def _gated_forward(h, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr):
+    at, first, second, inside = _halves(count, width, rows, columns)
+    x, gate = tl.load(h + first, inside, 0.0).to(tl.float32), tl.load(h + second, inside, 0.0).to(tl.float32)
+    tl.store(out + at, (x * _normal(x)[0] * gate).to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def _gated_backward(
+    h, upper, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr
+):
+    at, first, second, inside = _halves(count, width, rows, columns)
+    x, gate = tl.load(h + first, inside, 0.0).to(tl.float32), tl.load(h + second, inside, 0.0).to(tl.float32)
+    u = tl.load(upper + at, inside, 0.0).to(tl.float32)
+    below, slope = _normal(x)
+    tl.store(out + first, (u * gate * slope).to(out.dtype.element_ty), inside)
+    tl.store(out + second, (u * x * below).to(out.dtype.element_ty), inside)
 
 
 @torch.library.triton_op("bertkit::gelu", mutates_args=())
 def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias) for x [T, F] and bias [F]."""
     out = torch.empty_like(x)
-    _launch(_gelu_forward, ROWS, x, bias, out)
+    _launch(_gelu_forward, ROWS, x.shape, x, bias, out)
     return out
 
 
 @torch.library.triton_op("bertkit::gelu_backward", mutates_args=())
-def _gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
+def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     out, sums = torch.empty_like(x), x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
-    _launch(_gelu_backward, SPAN, x, bias, upper.contiguous(), out, sums)
+    _launch(_gelu_backward, SPAN, x.shape, x, bias, upper.contiguous(), out, sums)
     return out, sums.sum(0).to(bias.dtype)
 
 
-def _launch(kernel, span: int, x: Tensor, *tensors: Tensor) -> None:
-    """A program for every `span` rows of x and COLUMNS columns."""
-    count, width = x.shape
+@torch.library.triton_op("bertkit::gated_gelu", mutates_args=())
+def quick_gated_gelu(h: Tensor) -> Tensor:
+    """gelu(x) · gate for h = [x, gate], [T, 2 F]."""
+    out = h.new_empty(len(h), h.shape[1] // 2)
+    _launch(_gated_forward, ROWS, out.shape, h, out)
+    return out
+
+
+@torch.library.triton_op("bertkit::gated_gelu_backward", mutates_args=())
+def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
+    out = torch.empty_like(h)
+    _launch(_gated_backward, ROWS, upper.shape, h, upper.contiguous(), out)
+    return out
+
+
+def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor) -> None:
+    """A program for every `span` rows and COLUMNS columns of the shape."""
+    count, width = shape
     sizes = dict(width=width, rows=ROWS, columns=COLUMNS, span=span)
     grid = (triton.cdiv(count, span) * triton.cdiv(width, COLUMNS),)
-    torch.library.wrap_triton(kernel)[grid](x, *tensors, count, **sizes, num_warps=WARPS)
+    torch.library.wrap_triton(kernel)[grid](*tensors, count, **sizes, num_warps=WARPS)
 
 
-quick_gelu.register_autograd(
-    lambda ctx, upper: _gradient(*ctx.saved_tensors, upper),
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
-)
+def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+quick_gelu.register_autograd(lambda ctx, upper: _gelu_gradient(*ctx.saved_tensors, upper), setup_context=_keep)
+quick_gated_gelu.register_autograd(lambda ctx, upper: _gated_gradient(*ctx.saved_tensors, upper), setup_context=_keep)
