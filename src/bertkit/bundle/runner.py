@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bertkit.data.inputs import TaskBatch
-from bertkit.data.packing import BUDGET, GPU_BUDGET
+from bertkit.data.packing import budget_for
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch
 from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device, moved, twin, wants_grids
@@ -32,8 +32,7 @@ class Runner:
         if compile:  # tasks, and others that have this network, go on with any shapes
             self.encoder = twin(self.encoder)
             compile_parts(self.encoder.embeddings, *self.encoder.blocks)
-        small = compile or self.device.type == "cpu"  # compiled, every batch is as large
-        self.budget = BUDGET if small else GPU_BUDGET
+        self.budget = budget_for(self.device.type, precision, filled=compile)
         self.grids = wants_grids(self.device, precision, self.config)
 
     def can(self, head: str) -> bool:

@@ -16,10 +16,16 @@ from bertkit.data.engines import ahead
 from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
 
-BUDGET, GPU_BUDGET = 4096, 16_384  # tokens of a batch
+BUDGET, GPU_BUDGET = 4096, 65_536  # tokens of a batch
 SMALL = 4096  # scores of a head that cutting a grid in two must spare, as every grid costs time too
 
 Sequences = Sequence[np.ndarray]  # of ids, or of segments
+
+
+def budget_for(device: str, precision: str, *, filled: bool = False) -> int:
+    """Tokens of a batch on a kind of device. A GPU is to be busy while Python prepares the next one; in 32 bits it is so
+    with half of them, and a row that is always filled up should not keep a single text waiting."""
+    return BUDGET if device == "cpu" else GPU_BUDGET // (1 + (precision == "fp32")) // (1 + filled)
 
 
 @dataclass(frozen=True)

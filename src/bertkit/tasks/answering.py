@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.data.engines import ahead, threads_for
 from bertkit.data.inputs import TaskBatch, lay_units
-from bertkit.data.packing import BUDGET, group_by_length
+from bertkit.data.packing import budget_for, group_by_length
 from bertkit.data.windows import Input
 from bertkit.progress import Show, show_nothing
 from bertkit.tasks.task import Task
@@ -37,10 +37,11 @@ def answer_records(
     device: torch.device,
     *,
     precision: str = "fp32",
-    budget: int = BUDGET,
+    budget: int = 0,
     show: Show = show_nothing,
 ) -> Iterator[Any]:
     """An answer for each record; several networks are averaged, as an ensemble."""
+    budget = budget or budget_for(device.type, precision)
     for begin, end in _chunks(task, records):
         part = records[begin:end]
         units = task.units(part, tokenizer)
