@@ -95,14 +95,12 @@ def generator_config(config: Config) -> Config:
 
 def fill_in(data: PretrainingBatch, logits: Tensor, left: int = 0) -> tuple[Batch, Tensor]:
     """The batch with a piece drawn for each hidden place but the first; and which tokens [T] are not what stood there."""
+    places, targets, logits, ids = data.places[left:], data.targets[left:], logits[left:], data.batch.ids
     noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel's
-    drawn = (logits + noise).argmax(-1)  # [M]
-    filled = data.targets != NOTHING  # what fills up points at the first token, which is never hidden
-    filled[:left] = False
-    ids = data.batch.ids
-    drawn = torch.where(filled, drawn, ids.index_select(0, data.places))
-    replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, data.places, filled & (drawn != data.targets))
-    return replace(data.batch, ids=ids.scatter(0, data.places, drawn)), replaced
+    filled = targets != NOTHING  # what fills up points at the first token, which is never hidden
+    drawn = torch.where(filled, (logits + noise).argmax(-1), ids.index_select(0, places))  # [M]
+    replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, places, filled & (drawn != targets))
+    return replace(data.batch, ids=ids.scatter(0, places, drawn)), replaced
 
 
 class Spans(nn.Module):
