@@ -7,6 +7,7 @@ matrix products and copies can do is measured on the step's own shapes.
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import torch
@@ -15,13 +16,14 @@ from pretrain_throughput import DEVICE, draw, measured_step, seconds
 from support.stores import made_up_store
 
 from bertkit.data.examples import ExampleSettings, ExampleSource
+from bertkit.data.loader import Step
 from bertkit.data.store import Store
 from bertkit.model.config import Config, sized
 from bertkit.pipeline import begin_with
 from bertkit.recipes import find_recipe
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
-from bertkit.train.fit import Trainer
+from bertkit.train.fit import Feed, Trainer
 from bertkit.train.pretraining import pretraining_job
 
 PARTS = {  # by what a kernel's name has; the first that fits
@@ -69,10 +71,24 @@ def recipe_step(name: str, store: Store, run: Path) -> tuple[Callable[[int], Non
     """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
     recipe = replace(find_recipe(name), held_out=0.0)
     _, network, recipe = begin_with(recipe, store, None, None)
-    job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=4)
-    trainer, state = Trainer(job), State()
+    job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=0)
+    trainer, state = Trainer(replace(job, feed=Again(job.feed))), State()
     trainer.step(state)
     return lambda index: trainer.step(state), float(state.tokens), recipe.config
+
+
+class Again:
+    """A feed that gives its first steps again and again, so that nothing waits for it."""
+
+    def __init__(self, feed: Feed, count: int = 4):
+        state, steps = State(), []
+        for _ in range(count):
+            steps.append(feed.step(0.0, state))
+            state.cursor = steps[-1].cursor
+        self.steps, self.flops_per_token, self.close = cycle(steps), feed.flops_per_token, feed.close
+
+    def step(self, progress: float, state: State) -> Step:
+        return next(self.steps)
 
 
 def profiled(step) -> dict[str, float]:
