@@ -66,7 +66,7 @@ def did_you_mean(found: str, known: Iterable[str]) -> str:
 def check_choice(name: str, value: str, known: Iterable[str], error: type[BertkitError] = InputError) -> None:
     """Refuses a value that is none of those known."""
     if value not in known:
-        raise error(f"{name} is {value!r}; expected one of {', '.join(known)}{did_you_mean(str(value), known)}")
+        raise error(f"{name} is {value!r}{did_you_mean(str(value), known)}; expected one of {', '.join(known)}")
 
 
 def short(text: str) -> str:

@@ -18,7 +18,7 @@ from bertkit.bundle.bundle import Bundle, load_bundle
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, find_set, read_set, write_answers, write_choices, write_submission, write_tags
-from bertkit.errors import DataError, InputError, did_you_mean
+from bertkit.errors import DataError, InputError, check_choice
 from bertkit.model.device import find_device, quick_precision
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
@@ -180,9 +180,7 @@ def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named,
             raise InputError(f"{what} needs --data-dir, the folder that holds its files")
         table, held = read_set(what, data_dir, "train", bad), read_set(what, data_dir, "dev", bad)
         return recipe_of(what), Data(what, table, held.records, str(held.path))
-    if what not in TASKS:
-        known = [*TASKS, *SETS]
-        raise InputError(f"no task or set {what!r}{did_you_mean(what, known)}; expected one of {', '.join(known)}")
+    check_choice("task or set", what, [*TASKS, *SETS])
     if train is None:
         raise InputError(f"{what} needs --train, a file to learn from")
     recipe = Tuning(task=TaskSettings(task=what, max_length=384 if what == "qa" else 128))

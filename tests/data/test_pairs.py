@@ -127,5 +127,5 @@ def test_none_takes_whole_sentences_and_all_of_them(store):
 
 
 def test_unknown_kinds_are_refused(store):
-    with pytest.raises(InputError, match="pairs are 'both'; expected one of next, order, none"):
+    with pytest.raises(InputError, match="pairs is 'both'; expected one of next, order, none"):
         plan_spans(store, kind="both", length=64, short=0.1, seed=0, epoch=0)

@@ -436,7 +436,7 @@ def test_files_and_arguments_that_do_not_fit(read, tmp_path):
     assert "no such file" in refusal(lambda: read_records(tmp_path / "none.csv", "classification"))
     assert "a folder; expected a file" in refusal(lambda: read_records(tmp_path, "classification"))
     assert "expected .csv, .tsv, .jsonl or .parquet" in refusal(read, "a.xlsx", "x")
-    with pytest.raises(InputError, match=r'no task "clasification" .did you mean "classification"'):
+    with pytest.raises(InputError, match=r"task is 'clasification' .did you mean .classification."):
         read("a.csv", "text,label\na,b\n", "clasification")
     with pytest.raises(InputError, match='"stop" or "skip", not \'ignore\''):
         read("a.csv", "text,label\na,b\n", bad="ignore")

@@ -108,7 +108,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
 
 
 def test_what_is_not_there(published):
-    with pytest.raises(InputError, match=r'no set is called "glue/colla" .did you mean "glue/cola"'):
+    with pytest.raises(InputError, match=r"set is 'glue/colla' .did you mean .glue/cola."):
         find_set("glue/colla")
     with pytest.raises(InputError, match='glue/ax has no split "dev"; expected test'):
         read_set("glue/ax", published, "dev")

@@ -40,7 +40,7 @@ def test_absurd_values_are_refused(changes, message):
 def test_unknown_names_are_refused():
     with pytest.raises(ConfigError, match=r"no setting 'layer' \(did you mean \"layers\"\?\)"):
         sized("tiny", layer=3)
-    with pytest.raises(ConfigError, match="there are tiny"):
+    with pytest.raises(ConfigError, match="expected one of tiny"):
         sized("huge")
 
 

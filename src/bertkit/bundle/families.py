@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ArtifactError, ConfigError
+from bertkit.errors import ArtifactError, ConfigError, check_choice
 from bertkit.model.config import MEMBERS, Config
 from bertkit.tasks.task import TaskSettings
 
@@ -126,7 +126,8 @@ def read_config(settings: Mapping[str, Any], family: Family) -> Config:
     settings = family.read(settings)
     values = {ours: settings[theirs] for ours, theirs in family.keys.items() if theirs in settings}
     if "activation" in values:
-        values["activation"] = _activation(values["activation"], family.keys["activation"])
+        check_choice(family.keys["activation"], str(values["activation"]), ACTIVATIONS, ConfigError)
+        values["activation"] = ACTIVATIONS[str(values["activation"])]
     values = {**family.defaults, **values}
     if isinstance(values.get("positions"), int):
         values["positions"] -= values.get("first_position", 0)
@@ -146,12 +147,6 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     settings[family.keys["positions"]] += config.first_position
     required = {key: values[0] for key, values in family.required.items()}
     return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
-
-
-def _activation(theirs: Any, key: str) -> str:
-    if str(theirs) not in ACTIVATIONS:
-        raise ConfigError(f"{key} is {theirs!r}; expected one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[str(theirs)]
 
 
 def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | None:

@@ -11,7 +11,7 @@ from bertkit.bundle import families
 from bertkit.bundle.families import Family
 from bertkit.bundle.members import BERT, family_of
 from bertkit.bundle.sentences import read_pooling
-from bertkit.errors import ArtifactError, ConfigError
+from bertkit.errors import ArtifactError, ConfigError, check_choice
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
 from bertkit.tasks.task import Task, TaskSettings
@@ -92,8 +92,7 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
         theirs = TaskSettings(**values)
     if theirs is None:
         return None
-    if theirs.task not in TASKS:
-        raise ConfigError(f"bertkit.json names the task {theirs.task!r}; expected one of {', '.join(TASKS)}")
+    check_choice("the task of bertkit.json", theirs.task, TASKS, ConfigError)
     return TASKS[theirs.task](theirs)
 
 

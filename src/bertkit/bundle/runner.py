@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import budget_for
-from bertkit.errors import InputError
+from bertkit.errors import check_choice
 from bertkit.model.batch import Batch
 from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device, moved, twin, wants_grids
 
@@ -23,8 +23,7 @@ class Runner:
     def __init__(self, network: Any, device: str, precision: str, compile: bool = False, threads: int = 0):
         if threads:
             torch.set_num_threads(threads)
-        if precision not in PRECISIONS:
-            raise InputError(f"precision is {precision!r}; expected one of {', '.join(PRECISIONS)}")
+        check_choice("precision", precision, PRECISIONS)
         self.device = find_device(device)
         self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.encoder, self.compiled, self.turn = self.network.encoder, compile, Lock()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bertkit.data.draws import below, mix, uniform
-from bertkit.errors import InputError
+from bertkit.errors import InputError, check_choice
 
 SCHEMES = ("piece", "whole-word", "span")
 MAX_SPAN, SPAN_STOP = 10, 0.2  # words; SpanBERT's geometric distribution
@@ -27,8 +27,7 @@ class Masking:
     random: float = 0.1  # share that become a random piece; the rest stays
 
     def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise InputError(f"masking scheme is {self.scheme!r}; expected one of {', '.join(SCHEMES)}")
+        check_choice("masking scheme", self.scheme, SCHEMES)
         if not 0 < self.rate < 1 or min(self.mask, self.random) < 0 or self.mask + self.random > 1:
             raise InputError(f"masking rate {self.rate}, mask {self.mask}, random {self.random} are no shares of a whole")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from bertkit.data.draws import below, draw, fair_coins, uniform
 from bertkit.data.store import Store
-from bertkit.errors import InputError
+from bertkit.errors import check_choice
 
 KINDS = ("next", "order", "none")
 _BLOCK = 2**18  # sentences laid out at a time
@@ -60,8 +60,7 @@ class _Chunks:
 
 def plan_spans(store: Store, *, kind: str, length: int, short: float, seed: int, epoch: int) -> Spans:
     """All examples of an epoch, document by document."""
-    if kind not in KINDS:
-        raise InputError(f"pairs are {kind!r}; expected one of {', '.join(KINDS)}")
+    check_choice("pairs", kind, KINDS)
     documents = store.document_bounds
     parts = []
     for first, last in _blocks(documents):

@@ -23,7 +23,7 @@ from bertkit.atomic import write_text
 from bertkit.data.duplicates import duplicate_documents
 from bertkit.data.engines import ENGINES
 from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
-from bertkit.errors import DataError, InputError
+from bertkit.errors import DataError, InputError, check_choice
 from bertkit.progress import bar
 from bertkit.text.corpus import Corpus, Document
 from bertkit.text.memo import CorpusEncoder
@@ -91,8 +91,7 @@ def prepare_store(
     shard_tokens: int = SHARD,
 ) -> Store:
     """Makes the store, or goes on making it where an earlier run stopped."""
-    if engine not in ENGINES:
-        raise InputError(f"engine is {engine!r}; expected one of {', '.join(ENGINES)}")
+    check_choice("engine", engine, ENGINES)
     if workers < 1:
         raise InputError(f"workers is {workers}; expected at least 1")
     cleaning = cleaning or Cleaning()

@@ -15,7 +15,7 @@ from typing import Any
 from bertkit.atomic import write_text
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
-from bertkit.errors import DataError, InputError, did_you_mean
+from bertkit.errors import DataError, InputError, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +103,7 @@ def read_set(name: str, data_dir: Path | str, split: str, bad: str | None = None
 
 
 def find_set(name: str) -> NamedSet:
-    if name not in SETS:
-        raise InputError(f'no set is called "{name}"{did_you_mean(name, SETS)}; expected {", ".join(SETS)}')
+    check_choice("set", name, SETS)
     return SETS[name]
 
 

@@ -125,8 +125,7 @@ SIZES = {  # the paper's two and the published miniatures: layers, width; heads 
 
 def sized(name: str, **changes: Any) -> Config:
     """The configuration of a named size, with some fields changed, such as those of MEMBERS."""
-    if name not in SIZES:
-        raise ConfigError(f"no size {name!r}{did_you_mean(name, SIZES)}; there are {', '.join(SIZES)}")
+    check_choice("size", name, SIZES, ConfigError)
     layers, width = SIZES[name]
     return Config(layers=layers, width=width, heads=width // 64, feedforward=4 * width).with_(**changes)
 

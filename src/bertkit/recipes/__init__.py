@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bertkit.errors import InputError, did_you_mean
+from bertkit.errors import check_choice
 from bertkit.model.config import SIZES
 from bertkit.recipes import family
 from bertkit.recipes.fast import demo, fast_base, fast_small
@@ -29,6 +29,5 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def find_recipe(name: str) -> Recipe:
-    if name not in RECIPES:
-        raise InputError(f"no recipe {name!r}{did_you_mean(name, RECIPES)}; there are {', '.join(RECIPES)}")
+    check_choice("recipe", name, RECIPES)
     return RECIPES[name]()

@@ -21,7 +21,7 @@ from bertkit.bundle.sentences import POOLINGS
 from bertkit.data.engines import threads_for
 from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
-from bertkit.errors import ArtifactError, InputError, short
+from bertkit.errors import ArtifactError, InputError, check_choice, short
 from bertkit.model.batch import Batch
 from bertkit.models import DEFAULT
 from bertkit.progress import Show, bar, show_nothing
@@ -124,8 +124,7 @@ class Model:
         """A vector for each text [N, D]: its pieces' mean or maximum, or [CLS]'s; by default what it was tuned for."""
         tuned = self.bundle.task.settings if self.bundle.task else TaskSettings()
         pooling, normalize = pooling or tuned.pooling, tuned.normalize if normalize is None else normalize
-        if pooling not in POOLINGS:
-            raise InputError(f"pooling is {pooling!r}; expected one of {', '.join(POOLINGS)}")
+        check_choice("pooling", pooling, POOLINGS)
         encodings = self.encode_texts(texts, truncate=truncate)
         pool = partial(self.runner.pooled, kind=pooling)
         vectors = np.array(self.each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
-from bertkit.errors import InputError
+from bertkit.errors import InputError, check_choice
 from bertkit.progress import bar, spinner
 from bertkit.text import kinds
 from bertkit.text.corpus import Corpus
@@ -76,8 +76,7 @@ def learn_vocabulary(
     corpus: Corpus, size: int, *, kind: str = "wordpiece", cased: bool = False, max_chunks: int = MAX_CHUNKS
 ) -> Learned:
     """Learns `size` pieces from the corpus; the same corpus gives the same vocabulary."""
-    if kind not in KINDS:
-        raise InputError(f"a vocabulary of kind {kind!r}; expected one of {', '.join(KINDS)}")
+    check_choice("kind", kind, KINDS)
     backend = _untaught(kind, cased)
     counts, documents = _count(corpus, max_chunks)
     words, too_long = _split(counts.table, backend)
