@@ -1,16 +1,18 @@
-"""Files and folders that appear whole or not at all: written aside, then renamed."""
+"""Files and folders that appear whole or not at all: written aside, then renamed. And what is small, read again."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from bertkit.errors import ArtifactError
+from bertkit.errors import ArtifactError, BertkitError, ConfigError
 
 
 @contextmanager
@@ -58,6 +60,19 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
         _take_place(aside, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_json(file: Path, fault: type[BertkitError] = ConfigError) -> dict[str, Any]:
+    """An object from a JSON file; {} if there is no file."""
+    if not file.exists():
+        return {}
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise fault(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise fault(f"{file}: expected a JSON object, found {type(content).__name__}")
+    return content
 
 
 def checksum(file: Path) -> str:

@@ -218,9 +218,9 @@ def test_casing_is_as_the_folder_or_the_caller_says(learned, tmp_path):
     assert cased.cased
     pieces = albert_reference(folder / "spiece.model")._vocab_scores
     assert_same_ids(cased, transformers.AlbertTokenizer(pieces, do_lower_case=False, keep_accents=True), TEXTS[::5])
-    for content, complaint in (("{", "is no JSON"), ("[]", "is no JSON object")):
+    for content, complaint in (("{", "not readable as JSON"), ("[]", "expected a JSON object")):
         (folder / "tokenizer_config.json").write_text(content)
-        with pytest.raises(ArtifactError, match=f"tokenizer_config.json {complaint}"):
+        with pytest.raises(ArtifactError, match=f"tokenizer_config.json: {complaint}"):
             Tokenizer.load(folder)
 
 

@@ -103,19 +103,6 @@ PROBLEMS = {  # tasks that share a class
 }
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """An object from a JSON file; {} if there is no file."""
-    if not file.exists():
-        return {}
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: not readable as JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{file}: expected a JSON object, found {type(content).__name__}")
-    return content
-
-
 def write_json(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 

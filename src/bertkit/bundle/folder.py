@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from bertkit.atomic import read_json
 from bertkit.bundle import families
 from bertkit.bundle.families import Family
 from bertkit.bundle.members import BERT, family_of
@@ -77,7 +78,7 @@ def read_facts(path: Path) -> Facts:
     try:
         family = family_of(settings)
         config = families.read_config(settings, family)
-        own = families.read_json(file.parent / "bertkit.json")
+        own = read_json(file.parent / "bertkit.json")
         task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
@@ -101,5 +102,5 @@ def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
     folder = path if path.is_dir() else path.parent
     for name in ("config.json", "bert_config.json"):
         if (folder / name).is_file():
-            return families.read_json(folder / name), folder / name
+            return read_json(folder / name), folder / name
     raise ArtifactError(f"{folder}: no config.json (or bert_config.json) here; expected a model folder")

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bertkit.bundle.families import read_json, write_json
+from bertkit.atomic import read_json
+from bertkit.bundle.families import write_json
 from bertkit.errors import ConfigError
 from bertkit.tasks.task import TaskSettings
 

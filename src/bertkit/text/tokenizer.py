@@ -20,7 +20,7 @@ import numpy as np
 import tokenizers
 from tokenizers import models
 
-from bertkit.atomic import new_folder
+from bertkit.atomic import new_folder, read_json
 from bertkit.errors import ArtifactError, InputError
 from bertkit.text import kinds
 from bertkit.text.sentencepiece import read_sentencepiece
@@ -286,7 +286,7 @@ def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
         return kinds.byte_bpe(models.BPE.from_file(str(file), str(file.with_name("merges.txt"))))
     if file.suffix == ".json":
         return tokenizers.Tokenizer.from_file(str(file))
-    config = _config(file.parent)
+    config = read_json(file.with_name("tokenizer_config.json"), ArtifactError)
     if cased is None and config.get("do_lower_case") is not None:
         cased = not config["do_lower_case"]
     if file.suffix == ".model":
@@ -308,18 +308,6 @@ def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.T
         backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=found.charsmap)
     # The library reads scores back with another last bit, once; from here on every copy has the same.
     return tokenizers.Tokenizer.from_str(backend.to_str())
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    """What tokenizer_config.json states, if it is there."""
-    file = folder / "tokenizer_config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except ValueError as error:
-        raise ArtifactError(f"{file.name} is no JSON ({error})") from error
-    if not isinstance(config, dict):
-        raise ArtifactError(f"{file.name} is no JSON object")
-    return config
 
 
 @contextmanager
