@@ -71,9 +71,8 @@ def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exac
         vectors = ours.embed(texts, truncate=True), theirs.embed(texts, truncate=True)
     alike = float(_cosines(*vectors).mean())
     if not alike >= COSINE:
-        raise ArtifactError(
-            f"{compared} have a cosine of {alike:.3f} with the model's; expected {COSINE}: export without int8"
-        )
+        told = f"{compared} have a cosine of {alike:.3f} with the model's"
+        raise ArtifactError(f"{told}; expected {COSINE}: export without int8")
     return figures | {"compared": compared, "cosine": alike}
 
 

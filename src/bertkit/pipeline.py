@@ -257,9 +257,6 @@ def begin_with(
         extend_vocabulary(network.kept, store.tokenizer, found)
     if teacher is not None:
         network = Distilled(network, teacher.network)
-    provenance = {
-        "source": f"bertkit pretrain, recipe {recipe.name}",
-        "store": store.manifest["settings"],
-        "init": init.provenance["source"] if isinstance(init, Bundle) else str(init or ""),
-    }
+    begun = init.provenance["source"] if isinstance(init, Bundle) else str(init or "")
+    provenance = {"source": f"bertkit pretrain, recipe {recipe.name}", "store": store.manifest["settings"], "init": begun}
     return Bundle(network.kept, store.tokenizer, family, provenance), network, replace(recipe, config=config)

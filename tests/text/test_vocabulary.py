@@ -50,7 +50,7 @@ def test_every_kind_has_its_special_pieces_and_spells_its_corpus(corpus, kind):
 
 
 def test_other_kinds_are_refused_by_name(corpus):
-    with pytest.raises(InputError, match="kind 'char'; expected one of wordpiece, bpe, unigram"):
+    with pytest.raises(InputError, match="kind is 'char'; expected one of wordpiece, bpe, unigram"):
         learn_vocabulary(corpus, 300, kind="char")
 
 

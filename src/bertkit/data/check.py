@@ -39,10 +39,8 @@ def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer | None, max_len
     trained, *others = found.values()
     unseen = sorted({label for other in others for label in other["labels"]} - set(trained["labels"]) - {"unlabelled"})
     once = sorted(label for label, count in trained["labels"].items() if count == 1)
-    unit = "pieces" if tokenizer else "words"
-    return dict(
-        max_length=max_length, unit=unit, splits=found, leaks=leaks, labels_only_once=once, labels_not_in_training=unseen
-    )
+    told = dict(max_length=max_length, unit="pieces" if tokenizer else "words", splits=found, leaks=leaks)
+    return told | dict(labels_only_once=once, labels_not_in_training=unseen)
 
 
 def describe_check(report: Mapping[str, Any]) -> list[str]:

@@ -40,10 +40,9 @@ class NamedSet:
 BINARY, TRUTH, ENTAILED = ("0", "1"), ("false", "true"), ("entailment", "not_entailment")
 NLI = ("entailment", "neutral", "contradiction")
 THREE = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
-MNLI_FILES = {
-    **{"train": "train.tsv", "dev": "dev_matched.tsv", "dev-mismatched": "dev_mismatched.tsv"},
-    **{"test": "test_matched.tsv", "test-mismatched": "test_mismatched.tsv"},
-}
+MNLI_FILES = {"train": "train.tsv", "dev": "dev_matched.tsv", "dev-mismatched": "dev_mismatched.tsv"}
+MNLI_FILES |= {"test": "test_matched.tsv", "test-mismatched": "test_mismatched.tsv"}
+MRPC_FILES = THREE | {"gold": "msr_paraphrase_test.txt"}
 CONLL_FILES = {"train": "eng.train train.txt", "dev": "eng.testa valid.txt dev.txt", "test": "eng.testb test.txt"}
 SQUAD_FILES = {"train": "train-v1.1.json", "dev": "dev-v1.1.json"}
 SQUAD2_FILES = {"train": "train-v2.0.json train-v2.0-partial.json", "dev": "dev-v2.0.json"}
@@ -63,6 +62,7 @@ def _glue(folder: str, columns: str, labels: tuple[str, ...], *metrics: str, **f
 
 
 MNLI = _glue("MNLI", HYPOTHESIS, NLI, files=MNLI_FILES, handed_in={"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"})
+AX = _glue("diagnostic", HYPOTHESIS, NLI, "matthews", files={"test": "diagnostic.tsv"}, handed_in={"test": "AX.tsv"})
 STSB = _glue("STS-B", "score|sentence1|sentence2", (), "spearman", "pearson", headers=STSB_HEADERS)
 CONLL = NamedSet(task="tagging", folder="conll2003", files=CONLL_FILES, metrics=("entity_f1",), learning_rate=5e-5)
 SQUAD = NamedSet(task="qa", folder="squad", files=SQUAD_FILES, metrics=("f1", "exact"), learning_rate=5e-5, max_length=384)
@@ -70,9 +70,7 @@ SWAG = NamedSet(task="choice", folder="swag", files=SWAG_FILES, batch=16)
 SETS = {
     "glue/cola": _glue("CoLA", "label|sentence", BINARY, "matthews", "accuracy", headers=COLA_HEADERS),
     "glue/sst2": _glue("SST-2", "label|sentence", BINARY),
-    "glue/mrpc": _glue(
-        "MRPC", "Quality|#1 String|#2 String", BINARY, "f1", "accuracy", files=THREE | {"gold": "msr_paraphrase_test.txt"}
-    ),
+    "glue/mrpc": _glue("MRPC", "Quality|#1 String|#2 String", BINARY, "f1", "accuracy", files=MRPC_FILES),
     "glue/stsb": replace(STSB, files=THREE | {"gold": "sts-test-gold.tsv"}),
     # a few rows are broken as published; they are counted
     "glue/qqp": _glue("QQP", "is_duplicate|question1|question2", BINARY, "f1", "accuracy", bad="skip"),
@@ -80,10 +78,7 @@ SETS = {
     "glue/qnli": _glue("QNLI", "label|question|sentence", ENTAILED, files=THREE | {"train": "train.tsv train-rebuilt.tsv"}),
     "glue/rte": _glue("RTE", PAIR, ENTAILED),
     "glue/wnli": _glue("WNLI", PAIR, BINARY),
-    # answered by a model of MNLI
-    "glue/ax": _glue(
-        "diagnostic", HYPOTHESIS, NLI, "matthews", files={"test": "diagnostic.tsv"}, handed_in={"test": "AX.tsv"}
-    ),
+    "glue/ax": AX,  # answered by a model of MNLI
     "squad/v1": SQUAD,
     "squad/v2": replace(SQUAD, files=SQUAD2_FILES, epochs=2, batch=48),
     "swag": SWAG,

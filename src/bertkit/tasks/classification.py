@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -54,11 +55,9 @@ class Judged(Task):
         first = tokenizer.pieces([record.text for record in records])
         partners = iter(tokenizer.pieces([record.pair for record in records if record.pair is not None]))
         second = [None if record.pair is None else next(partners) for record in records]
-        length, stride = self.settings.max_length, self.settings.stride
-        return [
-            [Input.of(window, self.target(record)) for window in text_windows(tokenizer, a, b, length, stride)]
-            for record, a, b in zip(records, first, second, strict=True)
-        ]
+        cut = partial(text_windows, tokenizer, length=self.settings.max_length, stride=self.settings.stride)
+        each = zip(records, map(cut, first, second), strict=True)
+        return [[Input.of(window, self.target(record)) for window in windows] for record, windows in each]
 
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         return [self.answer(np.concatenate(windows).mean(0)) for windows in logits]

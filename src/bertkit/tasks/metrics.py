@@ -114,10 +114,8 @@ def entity_scores(gold: Sentences, found: Sentences) -> tuple[dict[str, float], 
         right.update(kind for kind, *_ in set(truth) & set(said))
         wanted.update(kind for kind, *_ in truth)
         given.update(kind for kind, *_ in said)
-    kinds = {
-        kind: _precision_recall(right[kind], wanted[kind], given[kind]) | {"count": wanted[kind], "found": given[kind]}
-        for kind in sorted(wanted | given)
-    }
+    each = {kind: (right[kind], wanted[kind], given[kind]) for kind in sorted(wanted | given)}
+    kinds = {kind: _precision_recall(*n) | {"count": n[1], "found": n[2]} for kind, n in each.items()}
     return _precision_recall(right.total(), wanted.total(), given.total()), kinds
 
 

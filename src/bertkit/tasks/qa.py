@@ -61,10 +61,8 @@ class QuestionAnswering(Task):
         questions = tokenizer.pieces([record.question for record in records])
         room = (self.settings.max_length - 2 - tokenizer.between) // 2  # half is for the context
         most = min(self.settings.question_length, room)
-        return [
-            self._inputs(record, question[:most], pieces[record.context], tokenizer)
-            for record, question in zip(records, questions, strict=True)
-        ]
+        both = zip(records, questions, strict=True)
+        return [self._inputs(record, question[:most], pieces[record.context], tokenizer) for record, question in both]
 
     def _inputs(self, record: Question, question: Pieces, context: Pieces, tokenizer: Tokenizer) -> list[Input]:
         begins = len(question) + 1 + tokenizer.between  # the context's place in a window

@@ -63,12 +63,10 @@ class Similarity(Task):
         check_texts(records, "text")
         third = self.finds and all(record.negative is not None for record in records)
         texts = [_texts(record, third) for record in records]
-        pieces = iter(tokenizer.pieces([text for several in texts for text in several]))
-        length = self.settings.max_length
-        return [
-            [Input.of(tokenizer.join(next(pieces), max_length=length), self._target(record)) for _ in several]
-            for record, several in zip(records, texts, strict=True)
-        ]
+        pieces = tokenizer.pieces([text for several in texts for text in several])
+        joined = (tokenizer.join(one, max_length=self.settings.max_length) for one in pieces)
+        both = zip(records, texts, strict=True)
+        return [[Input.of(next(joined), self._target(record)) for _ in several] for record, several in both]
 
     def _target(self, record: Record) -> np.ndarray:
         """[1], no number where nothing is known; pairs and triplets without labels need none."""

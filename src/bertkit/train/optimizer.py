@@ -60,12 +60,8 @@ class Optimizers:
 
     def state(self) -> dict[str, Tensor]:
         """name of the value / name of the parameter → tensor."""
-        return {
-            f"{value}/{self.names[parameter]}": tensor
-            for optimizer, _ in self.parts
-            for parameter, values in optimizer.state.items()
-            for value, tensor in values.items()
-        }
+        states = [found for optimizer, _ in self.parts for found in optimizer.state.items()]
+        return {f"{value}/{self.names[one]}": tensor for one, values in states for value, tensor in values.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         found = dict[str, dict[str, Tensor]]()

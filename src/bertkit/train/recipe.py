@@ -105,9 +105,8 @@ class Recipe(Training):
         super().__post_init__()
         check_choice("objective", self.objective, OBJECTIVES)
         if self.objective in ("replaced", "both") and self.pairs != "none":
-            raise InputError(
-                f"objective {self.objective} judges pieces, not pairs, and pairs is {self.pairs}; add pairs=none"
-            )
+            found = f"objective {self.objective} judges pieces, not pairs, and pairs is {self.pairs}"
+            raise InputError(f"{found}; add pairs=none")
         if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
