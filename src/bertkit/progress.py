@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
-
-class Show(Protocol):
-    """Takes how much is done so far, and a word on it."""
-
-    def __call__(self, done: float, note: str = "") -> None: ...
+Show = Callable[..., None]  # takes how much is done so far, and a word on it
 
 
 def show_nothing(done: float, note: str = "") -> None:

@@ -375,7 +375,7 @@ def test_an_empty_file_and_a_taken_column_are_refused(models, tmp_path):
 
 def test_no_more_than_a_few_chunks_are_alive(models, tmp_path, monkeypatch):
     alive, most = set(), []
-    real = files.readers.read_rows
+    real = files.read_rows
 
     class Seen(dict):
         pass
@@ -388,7 +388,7 @@ def test_no_more_than_a_few_chunks_are_alive(models, tmp_path, monkeypatch):
             most.append(len(alive))
             yield line, seen
 
-    monkeypatch.setattr(files.readers, "read_rows", watched)
+    monkeypatch.setattr(files, "read_rows", watched)
     bertkit.predict(models / "classification", sentences(300, tmp_path), tmp_path / "out.csv")
     assert len(most) == 301  # the first row is looked at for its columns
     assert max(most) <= 2 * files.CHUNK + 1

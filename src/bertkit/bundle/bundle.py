@@ -22,7 +22,6 @@ from torch import Tensor
 from bertkit import __version__
 from bertkit.atomic import new_folder
 from bertkit.bundle import families, google
-from bertkit.bundle.families import Family
 from bertkit.bundle.folder import Bundle, read_facts
 from bertkit.bundle.hub import find_model
 from bertkit.bundle.sentences import write_pooling
@@ -105,7 +104,7 @@ def _halved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return halves
 
 
-def _architecture(network: Any, family: Family) -> str:
+def _architecture(network: Any, family: families.Family) -> str:
     """The class that transformers reads a network without a task as."""
     heads = heads_of(network)
     if network.encoder.config.causal and "masked" in heads:
@@ -152,7 +151,7 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
     return content
 
 
-def _build(config: Config, state: dict[str, Tensor], family: Family, task: Task | None) -> Any:
+def _build(config: Config, state: dict[str, Tensor], family: families.Family, task: Task | None) -> Any:
     """A network of the given weights; without a task, its heads and pooler are those that the weights have."""
     parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
     with torch.device("meta"), Unfilled():

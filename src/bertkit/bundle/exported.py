@@ -54,7 +54,7 @@ class ExportedBundle(Bundle):
         if device not in ("auto", "cpu") or precision != "fp32" or compile:
             asked = f"device {device!r}, precision {precision!r}"
             raise InputError(f"{asked}: an exported model runs as it is, on the processor")
-        return self.network.with_threads(threads)
+        return Exported(self.network.facts, threads) if threads not in (0, self.network.threads) else self.network
 
     def device(self, name: str) -> str:
         return "cpu"
@@ -80,9 +80,6 @@ class Exported:
 
     def __reduce__(self) -> Any:
         return Exported, (self.facts, self.threads)
-
-    def with_threads(self, threads: int) -> Exported:
-        return Exported(self.facts, threads) if threads not in (0, self.threads) else self
 
     def can(self, head: str) -> bool:
         """Whether the network had a head of that name."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from bertkit.atomic import read_json
 from bertkit.bundle import families
-from bertkit.bundle.families import Family
 from bertkit.bundle.members import BERT, family_of
 from bertkit.bundle.sentences import read_pooling
 from bertkit.errors import ArtifactError, ConfigError, check_choice
@@ -25,7 +24,7 @@ class Bundle:
 
     network: Any  # Pretraining, or TaskNetwork where there is a task
     tokenizer: Tokenizer
-    family: Family = BERT
+    family: families.Family = BERT
     provenance: dict[str, Any] = field(default_factory=dict)
     task: Task | None = None
 
@@ -60,7 +59,7 @@ class Facts:
 
     folder: Path
     config: Config
-    family: Family
+    family: families.Family
     task: Task | None
     provenance: dict[str, Any]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import budget_for
@@ -39,7 +38,7 @@ class Runner:
         pools = self.network.encoder.pooler is not None
         return getattr(self.network, head, None) is not None and (pools or head != "next")
 
-    def encoded(self, batch: Batch, wanted: Tensor | None = None) -> Tensor:
+    def encoded(self, batch: Batch, wanted: torch.Tensor | None = None) -> torch.Tensor:
         """By one thread at a time: what compiles does not bear two, and the device has its work in order anyway."""
         with self.turn:
             return self.encoder(batch, wanted)

@@ -24,9 +24,8 @@ from typing import Any
 from bertkit.atomic import new_file, write_text
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
-from bertkit.data import readers
 from bertkit.data.engines import ENGINES
-from bertkit.data.readers import BadRow, Columns, Row, Table
+from bertkit.data.readers import BadRow, Columns, Row, Table, find_columns, open_text, read_rows
 from bertkit.data.records import Choice, Words, texts
 from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
@@ -64,12 +63,12 @@ class Source(Table):
     @cached_property
     def lines(self) -> Iterator[tuple[int, str]]:
         """With their numbers; each is read once, as bad ones come in order."""
-        with readers.open_text(self.path, "\n" if self.path.suffix.lower() == ".jsonl" else "") as stream:
+        with open_text(self.path, "\n" if self.path.suffix.lower() == ".jsonl" else "") as stream:
             yield from enumerate(stream, start=1)
 
     def chunks(self, done: int) -> Iterator[Chunk]:
         """Those behind the first `done`; where one ends is told by the number of its rows alone."""
-        number, rows = 0, readers.read_rows(self)
+        number, rows = 0, read_rows(self)
         while (part := list(islice(rows, CHUNK))) or self.kept:
             bad, self.kept = self.kept, []
             self.read += len(part) + len(bad)
@@ -226,10 +225,10 @@ def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool)
     if alone and named.pair:
         raise InputError(f'a {task} model reads one text a row; expected no pair, found the column "{named.pair}"')
     source = Source(data, "classification" if alone else task, named, labelled=False, bad=bad)
-    _, first = next(readers.read_rows(source), (0, None))
+    _, first = next(read_rows(source), (0, None))
     if not first:
         raise DataError("no usable rows; expected one at least", data)
-    found = readers.find_columns(source, list(first))
+    found = find_columns(source, list(first))
     source = replace(source, columns=Columns(text=found.text, pair=None if alone else found.pair), kept=[])
     labels = bundle.task.settings.labels if bundle.task and all_classes and task in ("classification", "multilabel") else ()
     added = [PREFIX + name for name in (*NAMES[task].split(), *(f"probability_{label}" for label in labels))]

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import models
 
 from bertkit.atomic import new_folder, read_json
 from bertkit.errors import ArtifactError, InputError
@@ -283,7 +282,7 @@ def _tokenizer_file(path: Path) -> Path:
 
 def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
     if file.name == "vocab.json":
-        return kinds.byte_bpe(models.BPE.from_file(str(file), str(file.with_name("merges.txt"))))
+        return kinds.byte_bpe(tokenizers.models.BPE.from_file(str(file), str(file.with_name("merges.txt"))))
     if file.suffix == ".json":
         return tokenizers.Tokenizer.from_file(str(file))
     config = read_json(file.with_name("tokenizer_config.json"), ArtifactError)
@@ -301,10 +300,10 @@ def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.T
     """ALBERT's, lower-casing unless told otherwise, or DeBERTa's, the reverse: told apart by the unknown piece."""
     found = read_sentencepiece(file)
     if found.pieces[found.unk][0] == "[UNK]":
-        backend = kinds.deberta(models.Unigram(found.pieces, found.unk), cased=cased is not False)
+        backend = kinds.deberta(tokenizers.models.Unigram(found.pieces, found.unk), cased=cased is not False)
     else:  # ALBERT never joins a number and a comma, though its vocabulary has such pieces.
         pieces = [(piece, score - 100 * bool(re.search(r"\d,$", piece))) for piece, score in found.pieces]
-        model = models.Unigram(pieces, found.unk)
+        model = tokenizers.models.Unigram(pieces, found.unk)
         backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=found.charsmap)
     # The library reads scores back with another last bit, once; from here on every copy has the same.
     return tokenizers.Tokenizer.from_str(backend.to_str())

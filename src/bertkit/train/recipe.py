@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import typing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from bertkit.data.masking import Masking
 from bertkit.errors import InputError, check_choice, did_you_mean
@@ -188,7 +187,7 @@ def _path(recipe: Training, name: str) -> tuple[str, ...]:
 
 def _change(part: Any, changes: dict[tuple[str, ...], str]) -> Any:
     """All changes at once, so that values that must fit each other may come in any order."""
-    kinds, values = typing.get_type_hints(type(part)), dict[str, Any]()
+    kinds, values = get_type_hints(type(part)), dict[str, Any]()
     for name in {path[0] for path in changes}:
         below = {path[1:]: text for path, text in changes.items() if path[0] == name}
         values[name] = _parse(below[()], kinds[name], name) if () in below else _change(getattr(part, name), below)
@@ -202,8 +201,8 @@ def _parse(text: str, kind: Any, name: str) -> Any:
     if name == "phases":
         pairs = (part.partition(":") for part in text.split(","))
         return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b, float, "a share")) for a, _, b in pairs)
-    if inner := typing.get_args(kind):  # of a tuple, or of something that may be None
-        if typing.get_origin(kind) is tuple:
+    if inner := get_args(kind):  # of a tuple, or of something that may be None
+        if get_origin(kind) is tuple:
             return tuple(_parse(part, inner[0], name) for part in text.split(",") if part)
         return None if text.lower() == "none" else _parse(text, inner[0], name)
     try:
