@@ -30,7 +30,9 @@ def run_demo(folder: Path | None, *, epochs: int = 10, seed: int = 0) -> None:
     begin = time.perf_counter()
     model = bertkit.load(device="cpu")
     say("1 model", f"bertkit-en-small: {model.runner.parameters()['total'] / 1e6:.1f} million parameters, in the package")
-    _fill(model)
+    say("2 fill", "")
+    for text, answers in zip(ASKED, model.fill(ASKED, top=3), strict=True):
+        say("", f"{text} → {', '.join(f'{piece} {chance:.0%}' for piece, chance in answers[0])}")
     with tempfile.TemporaryDirectory() as scratch:
         _fine_tune(folder or Path(scratch), model, epochs, seed)
     print(f"done in {time.perf_counter() - begin:.0f} s")
@@ -41,13 +43,6 @@ def say(step: str, told: str) -> None:
     """A line behind the name of its step."""
     style = "bold" if step[:1].isdigit() else ""
     Console(highlight=False, soft_wrap=True).print(Text.assemble((f"{step:<15}", style), told))
-
-
-def _fill(model: Model) -> None:
-    say("2 fill", "")
-    for text, answers in zip(ASKED, model.fill(ASKED, top=3), strict=True):
-        found = ", ".join(f"{piece} {chance:.0%}" for piece, chance in answers[0])
-        say("", f"{text} → {found}")
 
 
 def _fine_tune(folder: Path, model: Model, epochs: int, seed: int) -> None:

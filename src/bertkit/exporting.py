@@ -21,6 +21,7 @@ from bertkit.errors import ArtifactError, InputError
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.serve.predictor import Model, load
+from bertkit.tasks.metrics import unit
 from bertkit.tasks.task import Task
 
 EXACT = 1e-3  # how far a graph in 32 bits may be from the model
@@ -69,7 +70,7 @@ def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exac
         texts = [record.text for record in read("classification", labelled=False).records]
         compared = f"vectors of {len(texts)} texts"
         vectors = ours.embed(texts, truncate=True), theirs.embed(texts, truncate=True)
-    alike = float(_cosines(*vectors).mean())
+    alike = float((unit(vectors[0]) * unit(vectors[1])).sum(1).mean())
     if not alike >= COSINE:
         told = f"{compared} have a cosine of {alike:.3f} with the model's"
         raise ArtifactError(f"{told}; expected {COSINE}: export without int8")
@@ -108,7 +109,3 @@ def _scores(task: Task, ours: Model, theirs: Model, read: Callable[..., Any]) ->
         told = f"too much was lost, {compared}: before {before:.4f}, after {after:.4f}"
         raise ArtifactError(f"{told}; expected {POINTS:.3f} at most")
     return {"compared": compared, "before": before, "after": after}
-
-
-def _cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return (a * b).sum(1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)).clip(1e-12)

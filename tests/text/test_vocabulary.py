@@ -54,10 +54,11 @@ def test_other_kinds_are_refused_by_name(corpus):
         learn_vocabulary(corpus, 300, kind="char")
 
 
-def test_a_full_table_drops_rare_chunks_and_says_so(tmp_path):
+def test_a_full_table_drops_rare_chunks_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.text.vocabulary.MAX_CHUNKS", 1000)
     lines = [f"often frequent word{i} rare{i}" for i in range(5000)]
     (tmp_path / "a.txt").write_text("\n\n".join(lines))
-    learned = learn_vocabulary(Corpus([tmp_path]), 200, max_chunks=1000)
+    learned = learn_vocabulary(Corpus([tmp_path]), 200)
     assert learned.pruned > 8000
     assert 0 < learned.shortfall < 50
     assert {"often", "frequent"} <= set(learned.tokenizer.vocabulary)

@@ -82,9 +82,8 @@ def read_index(name: Path) -> tuple[dict[str, Entry], int]:
             raise ArtifactError("the checkpoint is big-endian; expected little-endian")
         entries = {key.decode(): _entry(message(value)) for key, value in rows.items()}
     except (IndexError, KeyError, ValueError, TypeError, OverflowError) as error:
-        if isinstance(error, ArtifactError):
-            raise ArtifactError(f"{file}: {error}; fetch the file again") from error
-        raise ArtifactError(f"{file}: the index is damaged; fetch the file again") from error
+        found = error if isinstance(error, ArtifactError) else "the index is damaged"
+        raise ArtifactError(f"{file}: {found}; fetch the file again") from error
     return entries, header[1][0]
 
 

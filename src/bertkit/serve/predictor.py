@@ -27,7 +27,7 @@ from bertkit.models import DEFAULT
 from bertkit.progress import Show, bar, show_nothing
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.choice import Chosen
-from bertkit.tasks.metrics import entities, softmax
+from bertkit.tasks.metrics import entities, softmax, unit
 from bertkit.tasks.qa import Answered
 from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings
@@ -128,7 +128,7 @@ class Model:
         encodings = self.encode_texts(texts, truncate=truncate)
         pool = partial(self.runner.pooled, kind=pooling)
         vectors = np.array(self.each("embedding", encodings, pool), np.float32).reshape(-1, self.config.width)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
+        return unit(vectors) if normalize else vectors
 
     def features(self, texts: Sequence[str], *, layers: Sequence[int] = (-1,), truncate: bool = False) -> list[Features]:
         """Every piece's vectors at the chosen layers: 0 is the embeddings' output, -1 the last layer's."""

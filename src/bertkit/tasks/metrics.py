@@ -170,6 +170,11 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(-1, keepdims=True)
 
 
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """The same vectors [N, D], each of length 1: their products are cosines."""
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+
+
 def reliability(confidence: Items, right: Items, bins: int = 10) -> list[tuple[float, float, int]]:
     """(mean confidence, accuracy, count) of the items in each of `bins` equal steps of confidence, without the empty."""
     sure, good = (np.asarray(side, float) for side in _paired(confidence, right))

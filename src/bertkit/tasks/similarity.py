@@ -11,6 +11,7 @@ import numpy as np
 from bertkit.data.records import Record
 from bertkit.data.windows import Input, Layout
 from bertkit.errors import DataError, InputError, check_choice
+from bertkit.tasks.metrics import unit
 from bertkit.tasks.task import Task, TaskSettings, check_texts, number_of
 from bertkit.text.tokenizer import Tokenizer
 
@@ -78,7 +79,7 @@ class Similarity(Task):
         return np.array([value / self.settings.scale], np.float32)
 
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
-        first, second, *third = (_unit(np.stack([text[0] for text in side])) for side in zip(*logits, strict=True))
+        first, second, *third = (unit(np.stack([text[0] for text in side])) for side in zip(*logits, strict=True))
         own = (first * second).sum(1)
         if not self.finds:
             others = own
@@ -106,7 +107,3 @@ def _texts(record: Record, third: bool) -> list[str]:
     if record.pair is None:
         raise DataError("a text without its partner; expected pairs of texts", record.place)
     return [record.text, record.pair, *([record.negative] if third and record.negative is not None else [])]
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)

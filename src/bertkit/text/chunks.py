@@ -17,9 +17,8 @@ LONG_CHUNK = 1024  # characters; longer chunks hardly repeat and are not remembe
 # Control characters at which Unicode would cut, but which BERT's normaliser deletes.
 DELETED = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
 # White space beyond ASCII, as the normaliser sees it (Zs, Zl, Zp), in UTF-8: two or three bytes.
-WIDE_SPACES = tuple(
-    chr(code).encode() for code in (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
-)
+_CODES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+WIDE_SPACES = tuple(chr(code).encode() for code in _CODES)
 _LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # the first `size` bytes of a word
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, with their bits well mixed
 

@@ -39,12 +39,14 @@ KINDS = {  # each with the special pieces of the model it is known from
 class Counts:
     """How often each chunk was seen, in a table that never holds more than about `limit`."""
 
-    limit: int = MAX_CHUNKS
+    limit: int
     table: Counter[str] = field(default_factory=Counter)
+    documents: int = 0
     pruned: int = 0  # chunks dropped
     shortfall: int = 0  # by how much a count can be too low at most
 
     def add(self, text: str) -> None:
+        self.documents += 1
         self.table.update(text.split())
         if len(self.table) > self.limit:
             self._prune()
@@ -72,21 +74,22 @@ class Learned:
     skipped: int  # unusable lines
 
 
-def learn_vocabulary(
-    corpus: Corpus, size: int, *, kind: str = "wordpiece", cased: bool = False, max_chunks: int = MAX_CHUNKS
-) -> Learned:
+def learn_vocabulary(corpus: Corpus, size: int, *, kind: str = "wordpiece", cased: bool = False) -> Learned:
     """Learns `size` pieces from the corpus; the same corpus gives the same vocabulary."""
     check_choice("kind", kind, KINDS)
     backend = _untaught(kind, cased)
-    counts, documents = _count(corpus, max_chunks)
+    counts = Counts(MAX_CHUNKS)
+    for document in corpus.watched("counting words"):
+        counts.add(document.text)
     words, too_long = _split(counts.table, backend)
     if not words:
-        raise InputError(f"the corpus holds no words (in {documents:,} documents); give it some text")
+        raise InputError(f"the corpus holds no words (in {counts.documents:,} documents); give it some text")
     words = Counter(dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]))
     counts.table.clear()
     with spinner(f"learning {size:,} pieces from {len(words):,} distinct words"):
         backend.model = _learn(kind, backend.model, words, size)
-    return Learned(Tokenizer(backend), documents, len(words), counts.pruned, counts.shortfall, too_long, corpus.skipped)
+    lost = counts.pruned, counts.shortfall, too_long, corpus.skipped
+    return Learned(Tokenizer(backend), counts.documents, len(words), *lost)
 
 
 def _untaught(kind: str, cased: bool) -> Backend:
@@ -95,14 +98,6 @@ def _untaught(kind: str, cased: bool) -> Backend:
     if kind == "unigram":
         return kinds.albert(models.Unigram(), cased=cased, accents=cased)
     return kinds.wordpiece({}, cased=cased)
-
-
-def _count(corpus: Corpus, max_chunks: int) -> tuple[Counts, int]:
-    counts, documents = Counts(max_chunks), 0
-    for document in corpus.watched("counting words"):
-        counts.add(document.text)
-        documents += 1
-    return counts, documents
 
 
 def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:

@@ -16,7 +16,6 @@ from bertkit.train.run import flat
 
 Settings = TypeVar("Settings", bound="Training")
 SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
-OPTIMIZERS = ("adamw", "muon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,7 @@ class Optimizer:
     clip: float = 1.0
 
     def __post_init__(self) -> None:
-        check_choice("optimizer.kind", self.kind, OPTIMIZERS)
+        check_choice("optimizer.kind", self.kind, ("adamw", "muon"))
 
 
 @dataclass(frozen=True, kw_only=True)
