@@ -1,7 +1,5 @@
 """The verbs that ask a model: texts on the command line or in a file, whole files of rows, requests over HTTP."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Files and folders that appear whole or not at all: written aside, then renamed. And what is small, read again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line: the journey's verbs. A stage is imported only when its verb runs, so --help is quick."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Any

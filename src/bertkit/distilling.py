@@ -1,7 +1,5 @@
 """What distillation adds to training: a student of a teacher, what can be taught, and both side by side."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

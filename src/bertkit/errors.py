@@ -12,8 +12,6 @@
 The command line prints the message and exits with code 2; everything else is a bug and shows its traceback.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """From a model to a folder that runs without torch, and the proof that it says the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """One look for all long work: a bar with the rate and the time left, on a terminal's standard error only."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Each story keeps to one person, one trade, one season and one animal, so that a 
 said before it. The same number always gives the same story.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

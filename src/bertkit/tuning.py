@@ -1,7 +1,5 @@
 """Fine-tuning from end to end: files in; one run, a grid of them or an ensemble; a calibrated artifact and a report out."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@
 Reads also folders written by transformers of any age, and Google's TensorFlow checkpoints.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """A model made of another: for other pieces, with fewer layers, for longer texts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -4,8 +4,6 @@ A CRC is linear, so the data is cut into lanes that are worked on side by side, 
 remainders are joined pairwise: crc(a + b) = advance(crc(a), len(b)) ^ crc(b).
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a model folder tells beside its weights: configuration, family, task, tokenizer, provenance. No torch here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path

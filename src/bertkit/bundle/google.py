@@ -5,8 +5,6 @@ index block that finds them, a footer that finds the index. Each entry (a protoc
 NAME.data-0000i-of-0000n a tensor's bytes lie. Blocks and tensors carry CRC-32C checksums, and all are checked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """What a model's name stands for: a folder here, one in the package, or one of the Hugging Face hub. This alone may use the
 network, and only for a named model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

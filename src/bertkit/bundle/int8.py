@@ -4,8 +4,6 @@ The usual way, one scale for all tokens of a batch, makes an answer depend on wh
 one token with large values costs the others no precision. T tokens, N inputs of a map, C its outputs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The family as Hugging Face spells it: for each member its config keys, parameter names and classes, as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

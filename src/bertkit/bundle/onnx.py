@@ -3,8 +3,6 @@
 T tokens, B sequences, M places, n sequences of a grid, L its length, H heads, K head width, D width.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

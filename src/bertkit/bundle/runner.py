@@ -1,7 +1,5 @@
 """A network on a device, by torch: batches of arrays in, arrays out. bundle/exported.py does the same without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any

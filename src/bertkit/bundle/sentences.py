@@ -1,7 +1,5 @@
 """Sentence-BERT's folders (sentence-transformers): beside the encoder, modules.json says how its vectors are pooled."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Texts are the same if they differ only in case and white space.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping

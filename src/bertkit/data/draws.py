@@ -3,8 +3,6 @@
 No generator has a state to save: example 1,000,000 is drawn without drawing the 999,999 before it.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 EPOCH = 2**40  # a cursor is epoch · EPOCH + the next of it

@@ -4,8 +4,6 @@ Every document's hash is appended to one of 256 files on disk by its first byte;
 sorted on its own. The first in the order of the corpus stays.
 """
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from collections.abc import Iterable

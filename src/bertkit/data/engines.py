@@ -1,7 +1,5 @@
 """Where units of work are done: here, in processes beside this one, or on a Ray cluster. Results come in order."""
 
-from __future__ import annotations
-
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

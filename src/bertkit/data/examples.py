@@ -4,8 +4,6 @@ An epoch's examples are planned as spans of the store and taken in a random orde
 fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, and all there is to remember.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field

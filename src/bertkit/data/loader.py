@@ -4,8 +4,6 @@ A step asks for the rows at a cursor. What the next steps will most likely ask f
 something else (a new phase, a larger batch), it is dropped and begun anew. So looking ahead never changes what a step gets.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future

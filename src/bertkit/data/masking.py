@@ -4,8 +4,6 @@ All functions work on a row of T tokens of several examples and are pure: what h
 for it alone. `choose` picks the places, `replace` puts in [MASK], a random piece, or leaves the piece as it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

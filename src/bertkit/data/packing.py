@@ -4,8 +4,6 @@ A compiled model wants few shapes. Given `Shapes`, every row is filled up to the
 belongs to no text, and everything else in the batch gets a fixed size too: as many shapes as there are lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self

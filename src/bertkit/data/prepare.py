@@ -5,8 +5,6 @@ theirs; a shard is full when its units say so. So the store depends on the corpu
 done: a run that was stopped goes on after its last full shard.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

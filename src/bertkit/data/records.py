@@ -3,8 +3,6 @@
 A label is None where it is unknown; `place` ("file:line") says where a record came from and is no part of its content.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

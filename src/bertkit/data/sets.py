@@ -4,8 +4,6 @@ A set's folder is looked for under the data folder, or is the data folder itself
 labels), MNLI's dev-mismatched and test-mismatched, and gold, a test set whose labels were published elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -9,8 +9,6 @@
 A document lies in one shard. Places are counted through all shards, in tokens.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property

@@ -7,8 +7,6 @@ on short sequences; everywhere else q, k and v are laid into grids of about one 
 ever pad.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

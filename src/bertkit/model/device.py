@@ -1,7 +1,5 @@
 """Devices: which there are, what they can do, what a model asks of them, and compilation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any

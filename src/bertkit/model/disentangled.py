@@ -3,8 +3,6 @@
 D width, n sequences of a bucket, L its length, H heads, K head width, S distances to each side.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

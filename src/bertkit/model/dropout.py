@@ -4,8 +4,6 @@ Compiled, the decision is a hash of the value's place and one random number, a h
 compiler fuses into whatever stands beside it, and computes again for the gradient instead of keeping a mask.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

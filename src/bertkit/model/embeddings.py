@@ -3,8 +3,6 @@
 T tokens, D width, E width of the pieces' vectors: D, unless they are factorised.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from bertkit.model.batch import Batch

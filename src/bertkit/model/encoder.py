@@ -1,7 +1,5 @@
 """The encoder: embeddings, then blocks; and the pooler, the vector that stands for a whole sequence."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """How weights begin: a truncated normal for matrices, zeros for biases, ones for norms."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

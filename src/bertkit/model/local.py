@@ -4,8 +4,6 @@ A grid of n sequences of length L is cut into blocks as long as the window w; a 
 own and its neighbours. H heads, K head width, G tokens that everybody sees.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

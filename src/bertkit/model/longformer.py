@@ -3,8 +3,6 @@
 T tokens, D width, n sequences of a bucket, L its length, H heads, K head width, G global tokens of a sequence.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 T tokens, D width, K head width, S distances to each side.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

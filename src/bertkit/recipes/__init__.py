@@ -1,7 +1,5 @@
 """Named recipes: functions that return one, mostly another one with a few fields changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,8 +1,6 @@
 """The paper's recipe, and what BERT's descendants were trained with, as far as their papers say: each is BERT's with a few
 fields changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

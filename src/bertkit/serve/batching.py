@@ -4,8 +4,6 @@ A worker thread owns the model. It takes the oldest request and others that ask 
 tokens, as soon as a budget is full or the oldest has waited long enough.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence

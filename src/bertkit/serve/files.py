@@ -5,8 +5,6 @@ part file of its own; at the end the parts are joined. A part depends on the fil
 that was stopped goes on behind its last part and ends with the same bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

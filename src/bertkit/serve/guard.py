@@ -1,7 +1,5 @@
 """What every request meets before its route: the key, the size and pace of its body, the clock; and the log and figures."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

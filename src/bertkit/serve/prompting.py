@@ -4,8 +4,6 @@ Some words are likelier than others whatever the text. So each is judged by how 
 over a few labelled examples if there are any, which also choose the best of several patterns, else beside an empty text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which of several options goes with a prompt (section 4.4): each is read beside the prompt and scored at [CLS]."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 

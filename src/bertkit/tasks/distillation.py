@@ -3,8 +3,6 @@
 T tokens, M places, D width. The teacher is no part of the network that is trained: it is neither saved nor changed.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import torch

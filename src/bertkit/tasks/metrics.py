@@ -8,8 +8,6 @@
 `gold` is what is true and `found` what the model says, item by item.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

@@ -4,8 +4,6 @@ An answer is always an exact part of the context. Where the null span at [CLS] b
 threshold, the answer is that there is none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple

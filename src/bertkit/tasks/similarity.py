@@ -1,7 +1,5 @@
 """Texts as vectors that lie close when the texts mean the same (Sentence-BERT): each is read by itself and pooled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple

@@ -1,8 +1,6 @@
 """A label for every word, told at its first piece (section 5.3). No word is lost: long sentences are read in windows, and a
 word's label comes from the window that shows most on its nearer side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any, ClassVar, NamedTuple

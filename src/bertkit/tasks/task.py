@@ -3,8 +3,6 @@
 A task is a class here in tasks/ and a line in TASKS; the contract tests pick it up.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@
 .gz, .xz or .zst. Only one document is in memory at once; a document longer than MAX_LINE bytes comes in parts.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

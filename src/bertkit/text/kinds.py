@@ -7,8 +7,6 @@
 The special pieces have one of two spellings, found by role. A pair has one separator between its parts, or two.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -6,8 +6,6 @@ numpy expansion per batch, with the library called only for chunks not seen befo
 kinds of tokenizer look beyond white space, and go through the library's batch call.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from itertools import chain

@@ -1,7 +1,5 @@
 """Reads protocol buffers, the format of many published files, without their descriptions: fields by number."""
 
-from __future__ import annotations
-
 
 def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
     """`count` numbers of seven bits a byte, and the place behind them. Nobody writes more bytes than a number needs."""

@@ -1,7 +1,5 @@
 """Reads SentencePiece's .model files, as ALBERT and DeBERTa are published, without the sentencepiece package."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

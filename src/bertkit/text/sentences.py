@@ -4,8 +4,6 @@ Next-sentence pairs need sentences that are right nearly always, from gigabytes 
 agreement with boundaries checked by hand, and the speed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

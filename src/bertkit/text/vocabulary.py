@@ -7,8 +7,6 @@
 3. Learn: the library's trainer makes pieces of the most frequent words: WordPiece and BPE merge, Unigram prunes.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

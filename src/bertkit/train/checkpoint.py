@@ -5,8 +5,6 @@ RUN/checkpoints/00001000/00000.safetensors  state.json
 One file a rank where the model is sharded, else one. state.json comes last: with it, a checkpoint is whole.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """Fine-tuning runs side by side: what each reached, and only the settings in which they differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

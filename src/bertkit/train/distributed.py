@@ -1,7 +1,5 @@
 """Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

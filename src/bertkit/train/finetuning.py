@@ -1,7 +1,5 @@
 """Fine-tuning as a job for the loop: a task's records, an encoder that has been somewhere before, figures on dev."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial

@@ -5,8 +5,6 @@ their gradients stay where they lay when it was recorded, and each row is copied
 following torch's seed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any

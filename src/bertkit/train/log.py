@@ -1,7 +1,5 @@
 """What a run tells while it runs: metrics.jsonl for machines, one live line for people."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The optimisers: AdamW as the paper used it, or Muon for the blocks' matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ A page is one file: it needs no network and no scripts, and follows the reader's
 plain text and escape it; sections take HTML.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape

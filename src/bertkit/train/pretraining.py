@@ -1,7 +1,5 @@
 """Pre-training as a job for the loop: rows of a store's examples, and figures on documents held out from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """All that decides a training run. The resolved recipe is saved with the run, and a run goes on only with the same one."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate

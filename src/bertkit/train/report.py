@@ -1,7 +1,5 @@
 """report.html: a run on one page, one file: curves, results, the recipe, and what the model fills in."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a fine-tuned model is worth: figures with their intervals, where it errs, and how sure it may be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

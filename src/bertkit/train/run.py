@@ -1,7 +1,5 @@
 """A run's folder: its settings as they were written down, and the rule that it goes on only with the same ones."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

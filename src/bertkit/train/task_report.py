@@ -3,8 +3,6 @@
 Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is left out of the page.
 """
 
-from __future__ import annotations
-
 import json
 from html import escape
 from pathlib import Path
