@@ -206,12 +206,12 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
 
     from bertkit.bundle.bundle import Bundle
     from bertkit.bundle.members import family_of
-    from bertkit.model.config import sized
+    from bertkit.model.config import MEMBERS, sized
     from bertkit.serve.predictor import Model
     from bertkit.tasks.pretraining import Pretraining
 
     member = family_of({"model_type": family})
-    config = sized(size, **{"vocabulary": len(tokenizer), **member.defaults, **changes})
+    config = sized(size, **{"vocabulary": len(tokenizer), **MEMBERS[family], **changes})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Pretraining(config)

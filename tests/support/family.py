@@ -6,7 +6,7 @@ import transformers
 
 from bertkit.bundle import families
 from bertkit.bundle.members import FAMILIES
-from bertkit.model.config import Config
+from bertkit.model.config import MEMBERS, Config
 
 SMALL = dict(vocabulary=80, layers=3, width=32, heads=4, feedforward=48, positions=96, pooler=False)
 CHANGES: dict[str, dict[str, Any]] = {
@@ -24,7 +24,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def small(name: str, **changes: Any) -> Config:
     """A small member without dropout."""
     plain = dict(dropout=0.0, attention_dropout=0.0)
-    return Config(**SMALL | dict(FAMILIES[name].defaults) | plain | CHANGES[name] | changes)
+    return Config(**SMALL | MEMBERS[name] | plain | CHANGES[name] | changes)
 
 
 def counterpart(name: str, network: Any, architecture: str = "", task: str = "", **settings: Any) -> Any:

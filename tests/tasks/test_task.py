@@ -17,7 +17,7 @@ from bertkit.data import readers
 from bertkit.data.inputs import pack_units
 from bertkit.data.records import Record
 from bertkit.errors import ArtifactError, DataError, InputError
-from bertkit.model.config import Config
+from bertkit.model.config import MEMBERS, Config
 from bertkit.model.device import find_device
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
@@ -166,7 +166,7 @@ def test_transformers_reads_it_and_agrees(member, name, tokenizer, tmp_path):
 def as_grid(unit, member, name):
     """The inputs of a unit as transformers takes them."""
     grid = torch.zeros(3, len(unit), max(map(len, unit)), dtype=torch.long)
-    grid[0] = FAMILIES[member].defaults.get("first_position", 1) - 1  # what pads
+    grid[0] = MEMBERS[member].get("first_position", 1) - 1  # what pads
     for row, one in enumerate(unit):
         grid[0, row, : len(one)], grid[1, row, : len(one)] = torch.from_numpy(one.ids), torch.from_numpy(one.segments)
         grid[2, row, : len(one)] = 1

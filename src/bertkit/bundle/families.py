@@ -78,11 +78,6 @@ class Family:
     write: Callable[[Settings], Settings] = dict  # and back
 
     @property
-    def defaults(self) -> dict[str, Any]:
-        """Our settings where a config says nothing."""
-        return MEMBERS[self.name]
-
-    @property
     def prefix(self) -> str:
         """What their heads' files put before the body's names."""
         return str(self.names["encoder.embeddings.pieces.weight"]).split(".")[0] + "."
@@ -115,7 +110,7 @@ def read_config(settings: Mapping[str, Any], family: Family) -> Config:
     if "activation" in values:
         check_choice(family.keys["activation"], str(values["activation"]), ACTIVATIONS, ConfigError)
         values["activation"] = ACTIVATIONS[str(values["activation"])]
-    values = {**family.defaults, **values}
+    values = {**MEMBERS[family.name], **values}  # ours, where a config says nothing
     if isinstance(values.get("positions"), int):
         values["positions"] -= values.get("first_position", 0)
     try:

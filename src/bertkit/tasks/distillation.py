@@ -47,10 +47,6 @@ class DistilledTask(Taught):
 
     names = ("loss", "accuracy", "soft_loss", "token_loss")
 
-    @property
-    def encoder(self) -> Any:
-        return self.kept.encoder
-
     def forward(self, data: TaskBatch) -> Tensor:
         teacher, x = self.teachers[0], self.kept.read(data)
         logits = self.kept.told(x, data)

@@ -235,12 +235,9 @@ def _special(index: int) -> Pieces:
 
 def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
     """How much to keep of two lengths so that both fit: the longer one gives first, and keeps the odd piece."""
-    if a + b <= room:
-        return a, b
-    if a > b:
-        return longest_first(b, a, room)[::-1]
-    keep_a = min(a, room // 2)
-    return keep_a, room - keep_a
+    half = room - room // 2 if a > b else room // 2
+    keep_a = min(a, max(room - b, half))
+    return keep_a, min(b, room - keep_a)
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:

@@ -89,7 +89,8 @@ def tuning_job(
     device: torch.device,
     export: Export,
 ) -> Job:
-    config = network.encoder.config
+    encoder = network.kept.encoder
+    config = encoder.config
     if recipe.task.max_length > config.positions:
         raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
     fixed = device.type == "cuda" and type(network) is TaskNetwork and network.lstm is None  # rows of a few shapes?
@@ -105,7 +106,7 @@ def tuning_job(
         feed.inputs.fix_shapes()
     begun = {"train": fingerprint(train), "dev": fingerprint(dev)}
     evaluate = partial(_evaluate, task, tokenizer, dev, recipe) if dev else None
-    share = _shares(len(network.encoder.blocks), recipe.layer_decay)
+    share = _shares(len(encoder.blocks), recipe.layer_decay)
     return Job(run, recipe, network, feed, device, World(), export, begun, evaluate, share, best="model")
 
 
