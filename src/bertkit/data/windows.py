@@ -1,10 +1,8 @@
 """What the encoder reads of a record: one sequence, several to choose from, or windows of a long one. No torch here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -25,7 +23,7 @@ class Input:
     origin: Any = None  # what decoding needs: word numbers, or characters of the text
 
     @classmethod
-    def of(cls, encoding: Encoding, targets: Any = None) -> Input:
+    def of(cls, encoding: Encoding, targets: Any = None) -> Self:
         """A sequence that is judged by its first token."""
         known = np.zeros(0) if targets is None else np.asarray(targets)
         return cls(encoding.ids, encoding.segments, np.zeros(1, np.int64), known)

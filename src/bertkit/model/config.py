@@ -1,9 +1,7 @@
 """What an encoder is: its sizes and its few named choices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from bertkit.errors import ConfigError, check_choice, did_you_mean
 
@@ -91,7 +89,7 @@ class Config:
         """Whether attention works on grids alone: no kernel reads the packed row with such places."""
         return self.place == "relative" or self.global_tokens not in ("", "none")
 
-    def with_(self, **changes: Any) -> Config:
+    def with_(self, **changes: Any) -> Self:
         """A copy with some fields changed; unknown names are refused."""
         names = [field.name for field in fields(self)]
         for name in changes:

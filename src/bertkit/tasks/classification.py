@@ -1,13 +1,11 @@
 """One label for a text or a pair, any number of labels, or a number. Long texts may be read in windows, whose logits are
 averaged."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -26,7 +24,7 @@ class Classified(NamedTuple):
     probabilities: dict[str, float]
 
     @classmethod
-    def of(cls, labels: Sequence[str], chances: np.ndarray) -> Classified:
+    def of(cls, labels: Sequence[str], chances: np.ndarray) -> Self:
         """The answer where each label has its chance."""
         best = int(chances.argmax())
         return cls(labels[best], float(chances[best]), dict(zip(labels, chances.tolist(), strict=True)))
