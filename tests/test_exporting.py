@@ -46,7 +46,7 @@ def test_in_python_without_a_sample(model, tmp_path):
     bertkit.export(model, tmp_path / "out", int8=True)  # takes the place of its like
     with pytest.raises(ArtifactError, match=r"exists and is not a folder with model\.onnx"):
         bertkit.export(model, model)
-    with pytest.raises(InputError, match="to is 'tflite'; expected onnx"):
+    with pytest.raises(InputError, match="to is 'tflite'; expected one of onnx"):
         bertkit.export(model, tmp_path / "lite", to="tflite")
 
 

@@ -15,7 +15,7 @@ from bertkit.bundle.onnx import write_graph
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import lay
 from bertkit.data.readers import Columns, read_records
-from bertkit.errors import ArtifactError, InputError
+from bertkit.errors import ArtifactError, check_choice
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.serve.predictor import Model, load
@@ -38,8 +38,7 @@ def export(
     bad: str = "stop",
 ) -> dict[str, Any]:
     """Writes a model as an ONNX graph; one that does not say the same is refused with the figures, and not written."""
-    if to != "onnx":
-        raise InputError(f"to is {to!r}; expected onnx")
+    check_choice("to", to, ("onnx",))
     bundle = open_bundle(model)
     if isinstance(bundle, ExportedBundle):
         raise ArtifactError(f"{model} was exported already; expected the model it was made of")

@@ -438,5 +438,5 @@ def test_files_and_arguments_that_do_not_fit(read, tmp_path):
     assert "expected .csv, .tsv, .jsonl or .parquet" in refusal(read, "a.xlsx", "x")
     with pytest.raises(InputError, match=r"task is 'clasification' .did you mean .classification."):
         read("a.csv", "text,label\na,b\n", "clasification")
-    with pytest.raises(InputError, match='"stop" or "skip", not \'ignore\''):
+    with pytest.raises(InputError, match="bad is 'ignore'; expected one of stop, skip"):
         read("a.csv", "text,label\na,b\n", bad="ignore")

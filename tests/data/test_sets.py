@@ -110,7 +110,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
 def test_what_is_not_there(published):
     with pytest.raises(InputError, match=r"set is 'glue/colla' .did you mean .glue/cola."):
         find_set("glue/colla")
-    with pytest.raises(InputError, match='glue/ax has no split "dev"; expected test'):
+    with pytest.raises(InputError, match="split of glue/ax is 'dev'; expected one of test"):
         read_set("glue/ax", published, "dev")
     with pytest.raises(
         DataError, match=r"no dev file of glue/mnli here; expected MNLI/dev_matched\.tsv, dev_matched\.tsv; name"

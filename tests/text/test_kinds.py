@@ -87,16 +87,16 @@ def albert_reference(file: Path):
     """transformers' converter takes 100 from the score of pieces that join a number and a comma."""
     from transformers.convert_slow_tokenizer import check_number_comma as check
 
-    found = read_sentencepiece(file)
-    pieces = [(piece, score if check(piece) else score - 100) for piece, score in found.pieces]
-    return transformers.AlbertTokenizer(vocab=pieces, _spm_precompiled_charsmap=found.charsmap or None)
+    known, _, charsmap = read_sentencepiece(file)
+    pieces = [(piece, score if check(piece) else score - 100) for piece, score in known]
+    return transformers.AlbertTokenizer(vocab=pieces, _spm_precompiled_charsmap=charsmap or None)
 
 
 def deberta(bpe: dict, unigram: dict, folder: Path) -> Member:
     """From spm.model, which ends before [MASK]."""
     special = [(name, 0.0) for name in ("[PAD]", "[CLS]", "[SEP]", "[UNK]")]
     write_sentencepiece(folder / "spm.model", [*special, *unigram["vocab"][5:]], 3)
-    theirs = transformers.DebertaV2Tokenizer(vocab=read_sentencepiece(folder / "spm.model").pieces)
+    theirs = transformers.DebertaV2Tokenizer(vocab=read_sentencepiece(folder / "spm.model")[0])
     return Member(Tokenizer.load(folder), theirs)
 
 

@@ -9,8 +9,7 @@ PIECES = [("<unk>", 0.0), ("▁word", -1.5), ("é", -2.25)]
 
 def test_pieces_scores_and_characters_come_back(tmp_path):
     write_sentencepiece(tmp_path / "m", PIECES, 0, b"\x00map")
-    found = read_sentencepiece(tmp_path / "m")
-    assert (found.pieces, found.unk, found.charsmap) == (PIECES, 0, b"\x00map")
+    assert read_sentencepiece(tmp_path / "m") == (PIECES, 0, b"\x00map")
 
 
 def test_the_published_file_reads_as_with_its_own_description(data):
@@ -18,11 +17,11 @@ def test_the_published_file_reads_as_with_its_own_description(data):
     pytest.importorskip("google.protobuf")
     import_protobuf = pytest.importorskip("transformers.convert_slow_tokenizer").import_protobuf
     file = data / "weights" / "vocabs" / "albert-base" / "spiece.model"
-    expected, found = import_protobuf().ModelProto(), read_sentencepiece(file)
+    expected, (pieces, unk, charsmap) = import_protobuf().ModelProto(), read_sentencepiece(file)
     expected.ParseFromString(file.read_bytes())
-    assert found.pieces == [(piece.piece, piece.score) for piece in expected.pieces]
-    assert found.unk == expected.trainer_spec.unk_id
-    assert found.charsmap == expected.normalizer_spec.precompiled_charsmap != b""
+    assert pieces == [(piece.piece, piece.score) for piece in expected.pieces]
+    assert unk == expected.trainer_spec.unk_id
+    assert charsmap == expected.normalizer_spec.precompiled_charsmap != b""
 
 
 @pytest.mark.parametrize("content", [b"", b"junk", b"\xff" * 100, bytes(50)])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
-from bertkit.errors import DataError, InputError, check_choice, did_you_mean, import_extra
+from bertkit.errors import DataError, check_choice, did_you_mean, import_extra
 from bertkit.text.corpus import flaw
 
 TASKS = ("classification", "multilabel", "regression", "similarity", "tagging", "qa", "choice")
@@ -70,8 +70,7 @@ def read_records(
 ) -> Table:
     """The records of a file. A label must be one of `classes`, if given, and may lack only if not `labelled`."""
     check_choice("task", task, TASKS)
-    if bad not in ("stop", "skip"):
-        raise InputError(f'bad rows can be met with "stop" or "skip", not {bad!r}')
+    check_choice("bad", bad, ("stop", "skip"))
     named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))  # type: ignore[arg-type]
     table = Table(Path(path), task, named, classes, labelled, bad)
     for number, (line, row) in enumerate(read_rows(table)):

@@ -103,8 +103,7 @@ def find_set(name: str) -> NamedSet:
 def find_file(name: str, data_dir: Path | str, split: str) -> Path:
     """The file of a split, in the set's folder under `data_dir` or in `data_dir` itself."""
     chosen = find_set(name)
-    if split not in chosen.files:
-        raise InputError(f'{name} has no split "{split}"; expected {", ".join(chosen.files)}')
+    check_choice(f"split of {name}", split, chosen.files)
     files = [Path(data_dir) / folder / file for folder in (chosen.folder, "") for file in chosen.files[split].split()]
     found = next((file for file in files if file.is_file()), None)
     if found is None:

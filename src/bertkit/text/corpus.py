@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bertkit.errors import DataError, InputError, import_extra
+from bertkit.errors import DataError, check_choice, import_extra
 from bertkit.progress import bar
 
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
@@ -37,8 +37,7 @@ class Corpus:
     """
 
     def __init__(self, paths: Iterable[Path | str], *, bad: str = "stop", max_line: int = MAX_LINE):
-        if bad not in ("stop", "skip"):
-            raise InputError(f'bad lines can be met with "stop" or "skip", not {bad!r}')
+        check_choice("bad", bad, ("stop", "skip"))
         self.files = [file for path in paths for file in _files(Path(path))]
         self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for progress
         self.bad, self.max_line = bad, max_line

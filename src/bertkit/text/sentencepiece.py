@@ -1,6 +1,5 @@
 """Reads SentencePiece's .model files, as ALBERT and DeBERTa are published, without the sentencepiece package."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,10 @@ from bertkit.text.protobuf import message
 UNIGRAM = 1  # model_type; the others are BPE, word and char
 
 
-@dataclass(frozen=True)
-class SentencePiece:
-    """What a .model file holds of use: a ModelProto's fields 1 (pieces), 2 (trainer_spec), 3 (normalizer_spec)."""
-
-    pieces: list[tuple[str, float]]  # with their scores, in order of their ids
-    unk: int
-    charsmap: bytes  # how characters are normalised, compiled; may be empty
-
-
-def read_sentencepiece(file: Path) -> SentencePiece:
+def read_sentencepiece(file: Path) -> tuple[list[tuple[str, float]], int, bytes]:
+    """What a .model file holds of use, of a ModelProto's fields 1 (pieces), 2 (trainer_spec), 3 (normalizer_spec): the
+    pieces with their scores, in order of their ids; the unknown one's id; and how characters are normalised, compiled,
+    which may be empty."""
     try:
         model = message(file.read_bytes())
         trainer, normalizer = message(model[2][0]), message(model[3][0])
@@ -33,4 +26,4 @@ def read_sentencepiece(file: Path) -> SentencePiece:
         raise ArtifactError("no SentencePiece model, or a damaged one; fetch the file again") from error
     if trainer.get(3, [UNIGRAM])[0] != UNIGRAM:
         raise ArtifactError(f"a SentencePiece model of kind {trainer[3][0]}; expected kind {UNIGRAM}, Unigram")
-    return SentencePiece(list(zip(names, scores, strict=True)), unk, normalizer.get(2, [b""])[0])
+    return list(zip(names, scores, strict=True)), unk, normalizer.get(2, [b""])[0]

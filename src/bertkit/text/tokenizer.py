@@ -295,13 +295,13 @@ def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
 
 def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.Tokenizer:
     """ALBERT's, lower-casing unless told otherwise, or DeBERTa's, the reverse: told apart by the unknown piece."""
-    found = read_sentencepiece(file)
-    if found.pieces[found.unk][0] == "[UNK]":
-        backend = kinds.deberta(tokenizers.models.Unigram(found.pieces, found.unk), cased=cased is not False)
+    pieces, unk, charsmap = read_sentencepiece(file)
+    if pieces[unk][0] == "[UNK]":
+        backend = kinds.deberta(tokenizers.models.Unigram(pieces, unk), cased=cased is not False)
     else:  # ALBERT never joins a number and a comma, though its vocabulary has such pieces.
-        pieces = [(piece, score - 100 * bool(re.search(r"\d,$", piece))) for piece, score in found.pieces]
-        model = tokenizers.models.Unigram(pieces, found.unk)
-        backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=found.charsmap)
+        pieces = [(piece, score - 100 * bool(re.search(r"\d,$", piece))) for piece, score in pieces]
+        model = tokenizers.models.Unigram(pieces, unk)
+        backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=charsmap)
     # The library reads scores back with another last bit, once; from here on every copy has the same.
     return tokenizers.Tokenizer.from_str(backend.to_str())
 
