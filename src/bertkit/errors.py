@@ -55,9 +55,9 @@ class HubError(BertkitError, OSError):
     """A hub model that could not be fetched."""
 
 
-def did_you_mean(found: str, known: Iterable[str]) -> str:
+def did_you_mean(found: str, known: Iterable[str], cutoff: float = 0.75) -> str:
     """' (did you mean "x"?)' when a known name is close, else ''."""
-    close = difflib.get_close_matches(found, list(known), n=1, cutoff=0.75)
+    close = difflib.get_close_matches(found, list(known), n=1, cutoff=cutoff)
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 

@@ -5,7 +5,6 @@ bundle/members.py has the tables, one for each member.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ArtifactError, ConfigError, check_choice
+from bertkit.errors import ArtifactError, ConfigError, check_choice, did_you_mean
 from bertkit.model.config import MEMBERS, Config
 from bertkit.tasks.task import TaskSettings
 
@@ -240,8 +239,8 @@ def _check_keys(settings: Mapping[str, Any], family: Family) -> None:
     """Refuses a config that lacks a size, or spells a setting almost right: it would be missed without a word."""
     known = {*family.keys.values(), *family.refused, *family.required}
     for key in set(settings) - known:
-        if close := difflib.get_close_matches(key, known - set(settings), n=1, cutoff=0.9):
-            raise ConfigError(f'unknown setting "{key}" (did you mean "{close[0]}"?); correct or remove it')
+        if meant := did_you_mean(key, known - set(settings), cutoff=0.9):
+            raise ConfigError(f'unknown setting "{key}"{meant}; correct or remove it')
     sizes = [family.keys[ours] for ours in ("vocabulary", "layers", "width", "heads", "feedforward")]
     if missing := [key for key in (*sizes, *family.needed, *family.required) if key not in settings]:
         raise ConfigError(f"the config has no {', '.join(missing)}; expected a {family.name} config with its sizes")

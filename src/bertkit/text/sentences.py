@@ -6,6 +6,7 @@ agreement with boundaries checked by hand, and the speed.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 # A terminator with what closes after it, then white space and what may open a sentence; or a terminator of CJK text.
 _CANDIDATE = re.compile(r"""[.!?…]+["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*""")
@@ -31,11 +32,8 @@ def split_sentences(document: str) -> list[str]:
     """The sentences of a document, in order, without the white space around them."""
     sentences = []
     for line in document.split("\n"):
-        begin = 0
-        for end in sentence_ends(line):
-            sentences.append(line[begin:end].strip())
-            begin = end
-        sentences.append(line[begin:].strip())
+        bounds = [0, *sentence_ends(line), len(line)]
+        sentences += [line[begin:end].strip() for begin, end in pairwise(bounds)]
     return [sentence for sentence in sentences if sentence]
 
 

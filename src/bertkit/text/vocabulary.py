@@ -171,7 +171,5 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
     """Each word as often as it was counted: the trainer takes text, not counts."""
     scale = max(1.0, words.total() / MAX_TOTAL)
     for word, count in words.items():
-        left = max(1, round(count / scale))
-        while left > 0:
+        for left in range(max(1, round(count / scale)), 0, -10_000):
             yield f"{word} " * min(left, 10_000)
-            left -= 10_000
