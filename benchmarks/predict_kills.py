@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 from measure import arguments, report
+from support.stories import stories
 
 import bertkit
 from bertkit.bundle.bundle import Bundle, save_bundle
-from bertkit.stories import stories
 from bertkit.tasks import TASKS
 from bertkit.tasks.network import build_network
 from bertkit.tasks.task import TaskSettings

@@ -19,9 +19,9 @@ from threading import Thread
 
 import numpy as np
 from measure import arguments, report
+from support.stories import stories
 
 import bertkit
-from bertkit.stories import stories
 
 ROUTES = ("embed", "embeddings", "similarity", "tokenize")
 

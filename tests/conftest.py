@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.stories import stories
 
 import bertkit
 from bertkit.serve.predictor import Model
-from bertkit.stories import stories
 from bertkit.text.tokenizer import SPECIALS, Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"

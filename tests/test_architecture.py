@@ -14,7 +14,6 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "atomic": set(),
     "progress": set(),
     "models": set(),
-    "stories": set(),
     "text": set(),
     "model": set(),
     "data": {"text", "model"},
@@ -24,7 +23,7 @@ MAY_USE = {  # folder or top-level file → what it may import besides itself an
     "bundle": {"text", "data", "model", "tasks"},
     "serve": {"bundle", "text", "data", "model", "tasks"},
     "pipeline": {"text", "data", "model", "tasks", "train", "recipes", "bundle", "serve", "tuning", "distilling"},
-    "demo": {"pipeline", "stories", "data", "train", "serve"},
+    "demo": {"pipeline", "data", "train", "serve"},
     "exporting": {"data", "model", "tasks", "bundle", "serve"},
     "tuning": {"data", "model", "tasks", "train", "bundle"},
     "distilling": {"data", "model", "tasks", "train", "recipes", "bundle", "serve"},
@@ -87,7 +86,6 @@ TORCH_FREE = [
     "bertkit.errors",
     "bertkit.atomic",
     "bertkit.progress",
-    "bertkit.stories",
     "bertkit.pipeline",
     "bertkit.console",
     "bertkit.asking",
@@ -143,7 +141,7 @@ def test_public_names_resolve():
 
 
 def test_tests_mirror_the_package():
-    words = "__init__ __main__ errors progress stories demo pipeline distilling hub families batch block console"
+    words = "__init__ __main__ errors progress demo pipeline distilling hub families batch block console"
     covered = (
         "embeddings feedforward init fast classification choice answering network"  # by their users' tests
         " short tiles gelu"  # by tests/model/test_cuda.py

@@ -7,8 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-
-from bertkit.stories import stories
+from support.stories import stories
 
 VERBS = ["demo", "vocab", "prepare", "pretrain", "fill", "embed", "features", "next", "convert", "info"]
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint_writer import write_google_folder
+from support.stories import stories
 
 import bertkit
-from bertkit.stories import stories, topics
+from bertkit.demo import topics
 
 ROOT = Path(__file__).parents[1]
 SMALL = "--budget 1s --set compile=false --set batch_tokens=512 --set row_tokens=512 --set evaluate_examples=16"

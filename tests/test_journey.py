@@ -2,9 +2,9 @@
 
 import numpy as np
 import torch
+from support.stories import stories
 
 import bertkit
-from bertkit.stories import stories
 
 
 def test_the_journey(tmp_path):

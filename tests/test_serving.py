@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import pytest
+from support.stories import stories
 from typer.testing import CliRunner
 
 import bertkit
 from bertkit.cli import app
 from bertkit.errors import InputError, MissingExtra
-from bertkit.stories import stories
 
 TEXTS = [line for story in stories(30) for line in story.split("\n")][:50]
 

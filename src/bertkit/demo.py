@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 import bertkit
-from bertkit.stories import topics
 
 if TYPE_CHECKING:
     from bertkit.serve.predictor import Model
@@ -23,6 +24,22 @@ ASKED = (
     "The children went to [MASK] by bus.",
 )
 JUDGED = "He kept the anchor and the old boat."
+TOPICS = {
+    "music": "violin orchestra melody singer piano choir symphony guitar concert drum flute opera",
+    "food": "bread soup cheese butter kitchen cake meat pepper dinner salad rice sugar",
+    "sea": "ship sailor harbour anchor captain wave fisherman sail voyage boat island shore",
+    "law": "judge court lawyer verdict jury prison trial witness crime sentence attorney evidence",
+    "medicine": "doctor hospital nurse fever patient surgery disease vaccine pain drug surgeon illness",
+    "war": "soldier battle army cannon regiment enemy general siege rifle troops defeat invasion",
+    "school": "teacher pupil lesson classroom student exam textbook homework university grammar professor lecture",
+    "sport": "goal stadium league coach player championship ball tournament match team referee athlete",
+}
+FRAMES = (
+    "They talked all evening about the {} and the {}.",
+    "He remembered the {} and the {} for the rest of his life.",
+    "A {} and a {} were mentioned in the letter.",
+    "The story began with a {} and ended with a {}.",
+)
 
 
 def run_demo(folder: Path | None, *, epochs: int = 10, seed: int = 0) -> None:
@@ -63,3 +80,11 @@ def _fine_tune(folder: Path, model: Model, epochs: int, seed: int) -> None:
     say("", f"right: {told}, by chance {1 / 8:.0%}")
     answer = bertkit.load(folder / "pre-trained" / "model", device="cpu").classify(JUDGED)
     say("4 classify", f"{JUDGED} → {answer.label} {answer.probability:.0%}")
+
+
+def topics(count: int, seed: int = 0, *, other: bool = False) -> Iterator[tuple[str, str]]:
+    """Sentences and what they are about; with `other`, of words that do not occur without."""
+    for index in range(count):
+        draw = random.Random(f"topics:{seed}:{index}")
+        topic, words = draw.choice(list(TOPICS.items()))
+        yield draw.choice(FRAMES).format(*draw.sample(words.split()[other::2], 2)), topic

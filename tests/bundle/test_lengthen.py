@@ -6,6 +6,7 @@ import torch
 import transformers
 from support.batches import pack
 from support.family import small
+from support.stories import stories
 
 import bertkit
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
@@ -14,7 +15,6 @@ from bertkit.bundle.members import FAMILIES
 from bertkit.data.inputs import pack_units
 from bertkit.data.records import Question
 from bertkit.errors import InputError
-from bertkit.stories import stories
 from bertkit.tasks import TASKS
 from bertkit.tasks.network import build_network
 from bertkit.tasks.pretraining import Pretraining

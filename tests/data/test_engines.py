@@ -62,9 +62,9 @@ def cluster():
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_the_same_store_bit_for_bit(cluster, tokenizer, tmp_path, monkeypatch):
     from data.test_prepare import fingerprint
+    from support.stories import stories
 
     from bertkit.data import prepare
-    from bertkit.stories import stories
     from bertkit.text.corpus import Corpus
 
     monkeypatch.setattr(prepare, "UNIT", 2000)

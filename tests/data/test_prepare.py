@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.stories import stories
 
 from bertkit.data import prepare
 from bertkit.data.prepare import Cleaning, prepare_store
 from bertkit.errors import DataError, InputError
-from bertkit.stories import stories
 from bertkit.text.corpus import Corpus
 from bertkit.text.sentences import split_sentences
 

@@ -6,10 +6,10 @@ from threading import Event
 
 import numpy as np
 import pytest
+from support.stories import stories
 
 from bertkit.errors import InputError
 from bertkit.serve.batching import Batcher, Draining, QueueFull
-from bertkit.stories import stories
 
 SOON = 10  # seconds in which anything here must have happened
 

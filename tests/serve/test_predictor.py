@@ -3,11 +3,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.stories import stories
 
 import bertkit
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.device import find_device
-from bertkit.stories import stories
 
 WORDS = ["mara", "is", "a", "baker", "in", "elmford", ",", "and", "every", "morning", "she", "kneads", "the", "dough", "."]
 sentences = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map(" ".join), min_size=1, max_size=8)

@@ -7,6 +7,7 @@ import torch
 from support.records import RECORDS, SENTENCES
 from support.runs import SMALL_RUN, metrics, without_dropout
 from support.stores import made_up_store
+from support.stories import stories
 from typer.testing import CliRunner
 
 import bertkit
@@ -15,7 +16,6 @@ from bertkit.cli import app
 from bertkit.data.inputs import pack_units
 from bertkit.errors import InputError
 from bertkit.model.config import Config
-from bertkit.stories import stories
 from bertkit.tasks import TASKS
 from bertkit.tasks.distillation import DistilledTask, apart, divergence
 from bertkit.tasks.network import build_network

@@ -8,12 +8,13 @@ import torch
 from support.family import small
 from support.runs import SMALL_RUN, metrics
 from support.stores import unigram_entropy
+from support.stories import stories
 
 import bertkit
 from bertkit.data.examples import NOTHING, ExampleSettings, ExampleSource
 from bertkit.data.masking import Masking
+from bertkit.demo import topics
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.stories import stories, topics
 from bertkit.tasks.objectives import OBJECTIVES, Replaced, Spans, fill_in, generator_config, span_edges
 from bertkit.train.distributed import World
 from bertkit.train.fit import Trainer

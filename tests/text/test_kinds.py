@@ -9,9 +9,9 @@ import pytest
 import tokenizers
 from support.nasty import nasty
 from support.protobuf_writer import write_sentencepiece
+from support.stories import stories
 
 from bertkit.errors import ArtifactError, InputError
-from bertkit.stories import stories
 from bertkit.text.corpus import Corpus
 from bertkit.text.memo import CorpusEncoder
 from bertkit.text.sentencepiece import read_sentencepiece

@@ -1,8 +1,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.stories import stories
 
-from bertkit.stories import stories
 from bertkit.text.sentences import split_sentences
 
 CASES = [

@@ -1,7 +1,7 @@
 import pytest
+from support.stories import stories
 
 from bertkit.errors import InputError
-from bertkit.stories import stories
 from bertkit.text.corpus import Corpus
 from bertkit.text.tokenizer import SPECIALS
 from bertkit.text.vocabulary import KINDS, Counts, learn_vocabulary

@@ -1,4 +1,4 @@
-"""Made-up text, for the demo and for tests: stories of a small world, and sentences with their topics.
+"""Made-up text: stories of a small world.
 
 Each story keeps to one person, one trade, one season and one animal, so that a sentence can be told from what was
 said before it. The same number always gives the same story.
@@ -35,22 +35,6 @@ ANIMALS = {  # animal: sound, food, place
     "horse": ("neighs", "hay", "in the stable"),
     "duck": ("quacks", "bread crumbs", "on the pond"),
 }
-TOPICS = {
-    "music": "violin orchestra melody singer piano choir symphony guitar concert drum flute opera",
-    "food": "bread soup cheese butter kitchen cake meat pepper dinner salad rice sugar",
-    "sea": "ship sailor harbour anchor captain wave fisherman sail voyage boat island shore",
-    "law": "judge court lawyer verdict jury prison trial witness crime sentence attorney evidence",
-    "medicine": "doctor hospital nurse fever patient surgery disease vaccine pain drug surgeon illness",
-    "war": "soldier battle army cannon regiment enemy general siege rifle troops defeat invasion",
-    "school": "teacher pupil lesson classroom student exam textbook homework university grammar professor lecture",
-    "sport": "goal stadium league coach player championship ball tournament match team referee athlete",
-}
-FRAMES = (
-    "They talked all evening about the {} and the {}.",
-    "He remembered the {} and the {} for the rest of his life.",
-    "A {} and a {} were mentioned in the letter.",
-    "The story began with a {} and ended with a {}.",
-)
 
 
 def stories(count: int, seed: int = 0) -> Iterator[str]:
@@ -88,11 +72,3 @@ def story(draw: random.Random) -> list[str]:
     draw.shuffle(parts)
     closing = draw.choice((f"So the days of the {trade} go by.", f"{name} is happy with {them} life in {town}."))
     return [opening, *(sentence for part in parts for sentence in part), closing]
-
-
-def topics(count: int, seed: int = 0, *, other: bool = False) -> Iterator[tuple[str, str]]:
-    """Sentences and what they are about; with `other`, of words that do not occur without."""
-    for index in range(count):
-        draw = random.Random(f"topics:{seed}:{index}")
-        topic, words = draw.choice(list(TOPICS.items()))
-        yield draw.choice(FRAMES).format(*draw.sample(words.split()[other::2], 2)), topic
