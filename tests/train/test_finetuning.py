@@ -87,6 +87,7 @@ def test_each_layer_learns_slower_than_the_one_above():
     assert share("encoder.embeddings.pieces.weight") == 0.0625
     assert {_shares(3, 1.0)(name) for name, _ in tuned().named_parameters()} == {1.0}
     assert _shares(24, 0.9)("encoder.blocks.12.norm.weight") == pytest.approx(0.9**12)  # two digits
+    assert _shares(3, 0.5)("kept.encoder.blocks.2.norm.weight") == 0.5  # a student's
 
 
 def test_every_parameter_gets_its_share_of_the_rate(tmp_path):

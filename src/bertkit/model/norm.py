@@ -18,7 +18,7 @@ class Norm(nn.LayerNorm):
         plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or self.bias is None
         if plain or not x.is_cuda or x.dtype == torch.float32 or x.dtype != y.dtype:
             return self(x + y)
-        from bertkit.model.kernels.norm import quick_added_norm  # Triton is there with CUDA only
+        from bertkit.model.kernels.added_norm import quick_added_norm  # Triton is there with CUDA only
 
         return quick_added_norm(x, y, self.weight, self.bias, self.eps)
 

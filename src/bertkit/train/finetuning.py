@@ -173,6 +173,7 @@ def _shares(layers: int, decay: float) -> Share:
     """The head and pooler learn at the full rate, each block below at `decay` of the one above, the embeddings least."""
 
     def share(name: str) -> float:
+        name = name.removeprefix("kept.")  # of a student
         if name.startswith("encoder.blocks."):
             return decay ** (layers - int(name.split(".")[2]))
         return decay ** (layers + 1) if name.startswith("encoder.embeddings.") else 1.0
