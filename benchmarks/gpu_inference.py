@@ -25,12 +25,12 @@ Read = Callable[[list[np.ndarray]], object]
 
 
 def main() -> None:
-    options = arguments(__doc__, sizes="MiniLM,base", texts=16_384, rounds=3, tokenizer="")
+    options = arguments(__doc__, sizes="MiniLM,base", texts=16_384, rounds=3, budget=0, tokenizer="")
     tokenizer = Tokenizer.load(options.tokenizer or minilm())
     texts = [np.asarray(one.ids) for one in tokenizer.encode_batch(mixed_texts(options.texts), max_length=LONGEST)]
     tokens, rows = sum(map(len, texts)), []
     for size in options.sizes.split(","):
-        systems = make_systems(size, texts)
+        systems = make_systems(size, texts, options.budget)
         for read in systems.values():
             read(texts)  # compiles, and warms up
         speeds = {name: tokens / min(seconds(read, texts) for _ in range(options.rounds)) for name, read in systems.items()}
@@ -41,7 +41,7 @@ def main() -> None:
     report(f"{len(texts):,} texts of {mean:.0f} pieces on average, on {torch.cuda.get_device_name()}, bf16", rows)
 
 
-def make_systems(size: str, texts: list[np.ndarray]) -> dict[str, Read]:
+def make_systems(size: str, texts: list[np.ndarray], budget: int) -> dict[str, Read]:
     config = sized("base", vocabulary=PIECES, pooler=False, **SHAPES[size])
     network = Pretraining(config, masked=False, next_sentence=False)
     theirs = transformers.BertModel(
@@ -59,14 +59,16 @@ def make_systems(size: str, texts: list[np.ndarray]) -> dict[str, Read]:
     return {
         "transformers": best(theirs, texts),
         "transformers, compiled": best(fast, texts),
-        "bertkit": ours(Runner(network, "cuda", "bf16")),
-        "bertkit, compiled": ours(Runner(network, "cuda", "bf16", compile=True)),
+        "bertkit": ours(Runner(network, "cuda", "bf16"), budget),
+        "bertkit, compiled": ours(Runner(network, "cuda", "bf16", compile=True), budget),
     }
 
 
-def ours(runner: Runner) -> Read:
-    shapes = Shapes(runner.budget, (32, 64, 128, 256, LONGEST), 3.0) if runner.compiled else None
-    cut = dict(budget=runner.budget, shapes=shapes, grids=runner.grids, threads=threads_for(runner.device))
+def ours(runner: Runner, budget: int) -> Read:
+    """In batches of so many tokens, or of as many as the runner would take."""
+    budget = budget or runner.budget
+    shapes = Shapes(budget, (32, 64, 128, 256, LONGEST), 3.0) if runner.compiled else None
+    cut = dict(budget=budget, shapes=shapes, grids=runner.grids, threads=threads_for(runner.device))
     return lambda texts: list(batches(texts, None, lambda batch: runner.pooled(batch, "mean"), **cut))
 
 

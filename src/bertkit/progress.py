@@ -1,10 +1,15 @@
 """One look for all long work: a bar with the rate and the time left, on a terminal's standard error only."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-Show = Callable[..., None]  # takes how much is done so far, and a word on it
+
+class Show(Protocol):
+    """Takes how much is done so far, and a word on it."""
+
+    def __call__(self, done: float, note: str = "") -> None: ...
 
 
 def show_nothing(done: float, note: str = "") -> None:

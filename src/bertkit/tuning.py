@@ -47,7 +47,10 @@ class Data:
     def about(self) -> dict[str, dict[str, Any]]:
         """Files, rows and fingerprints, for the artifact and the report."""
         files = {"train": (str(self.train.path), self.train.records), "dev": (self.dev_path, self.dev)}
-        return {name: dict(file=file, rows=len(r), fingerprint=fingerprint(r)) for name, (file, r) in files.items()}
+        return {
+            split: {"file": file, "rows": len(records), "fingerprint": fingerprint(records)}
+            for split, (file, records) in files.items()
+        }
 
 
 @dataclass(frozen=True)

@@ -132,14 +132,16 @@ class Store:
 
 def write_shard(folder: Path, index: int, pieces: list[Piece]) -> Shard:
     """Writes a shard's files, each whole or not at all."""
-    name, checksums = f"{index:05d}", dict[str, str]()
-    joined = {part: np.concatenate([getattr(piece, part) for piece in pieces]) for part in PARTS}
-    for part, values in joined.items():
+    name = f"{index:05d}"
+    ids = np.concatenate([piece.ids for piece in pieces])
+    sentences = np.cumsum(np.concatenate([piece.sentences for piece in pieces]), dtype=np.uint32)
+    documents = np.cumsum(np.concatenate([piece.documents for piece in pieces]), dtype=np.uint32)
+    checksums = {}
+    for part, values in zip(PARTS, (ids, sentences, documents), strict=True):
         with new_file(folder / f"{name}.{part}") as aside:
-            (values if part == "ids" else np.cumsum(values, dtype=np.uint32)).tofile(aside)  # of sizes, where each ends
+            values.tofile(aside)
             checksums[part] = checksum(aside)
-    tokens, sentences, documents = map(len, joined.values())
-    return Shard(name, tokens, sentences, documents, checksums)
+    return Shard(name, len(ids), len(sentences), len(documents), checksums)
 
 
 def write_manifest(folder: Path, shards: list[Shard], dtype: np.dtype, facts: dict[str, Any]) -> None:

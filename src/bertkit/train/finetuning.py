@@ -33,8 +33,10 @@ class TuningFeed:
 
     def __init__(self, recipe: Tuning, task: Task, units: Sequence[Any], config: Config, device: torch.device):
         self.config, self.length, grids = config, recipe.task.max_length, wants_grids(device, recipe.precision, config)
-        steps: dict[str, Any] = dict(batch=recipe.batch, seed=recipe.seed, row_tokens=recipe.row_tokens)
-        self.inputs = InputFeed(task.training_units(units), task.layout, **steps, grids=grids)
+        parts = task.training_units(units)
+        self.inputs = InputFeed(
+            parts, task.layout, batch=recipe.batch, seed=recipe.seed, row_tokens=recipe.row_tokens, grids=grids
+        )
 
     def step(self, progress: float, state: State) -> Step:
         return Step(*self.inputs.rows(state.cursor))

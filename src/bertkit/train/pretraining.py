@@ -74,9 +74,11 @@ def pretraining_job(
 def _source(recipe: Recipe, store: Store, device: torch.device, phase: int, *, evaluation: bool) -> ExampleSource:
     base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
     settings = replace(base, length=recipe.phases[phase].length)
-    rows: dict[str, Any] = dict(tokens=recipe.row_tokens, grids=wants_grids(device, recipe.precision, recipe.config))
     seed = recipe.seed + 1000 * phase + (500 if evaluation else 0)
-    return ExampleSource(store, settings, **rows, seed=seed, held_out=recipe.held_out, evaluation=evaluation)
+    grids = wants_grids(device, recipe.precision, recipe.config)
+    return ExampleSource(
+        store, settings, seed=seed, tokens=recipe.row_tokens, grids=grids, held_out=recipe.held_out, evaluation=evaluation
+    )
 
 
 def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, state: State) -> Figures:

@@ -107,8 +107,11 @@ def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> lis
         elif not metrics.answer_exact(truth, told) if isinstance(record, Question) else told != truth:
             sure = _sureness(answer)
             wrong.append((sure, record, _spelled(truth, labels, record), _spelled(told, labels, record), sure))
-    shown = sorted(wrong, key=lambda item: -item[0])[:MOST]
-    return [dict(text=" ‖ ".join(texts(r))[:1000], gold=a, answer=b, probability=sure) for _, r, a, b, sure in shown]
+    wrong.sort(key=lambda item: -item[0])
+    return [
+        {"text": " ‖ ".join(texts(record))[:1000], "gold": truth, "answer": told, "probability": sure}
+        for _, record, truth, told, sure in wrong[:MOST]
+    ]
 
 
 def _sureness(answer: Any) -> float:
