@@ -34,6 +34,7 @@ def main() -> None:
 def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
     """A row for each set, and one for GLUE-6 if all of it is there."""
     plans = [(name, seed) for name in names for seed in (range(options.seeds) if name in SMALL else [0])]
+    plans.sort(key=lambda plan: plan[0] in SMALL)  # what takes longest first
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
         runs = dict(zip(plans, pool.map(lambda plan: tune(*plan, options, Path(scratch)), plans), strict=True))
     rows = []

@@ -10,33 +10,36 @@ from bertkit.train.recipe import Optimizer, Phase, Recipe, Schedule
 
 
 def fast_base() -> Recipe:
-    """ModernBERT's blocks at BERT-base's size. Half of the texts have pieces to be filled in; in the others a generator
-    filled them in, to be judged. Muon, small batches, a triangle tied to the budget, and longer texts at the end."""
+    """ModernBERT's blocks at BERT-base's size. A generator fills pieces in, to be judged. Muon, small batches, a triangle
+    tied to the budget, and longer texts at the end."""
     blocks = MEMBERS["modernbert"] | dict(feedforward=2048, positions=512, window=64, global_every=1)
     return Recipe(
         name="fast-base",
         config=sized("base", pooler=False, **blocks),
         family="modernbert",
-        objective="both",
+        objective="replaced",
         pairs="none",
         short=0.0,
-        masking=Masking(rate=0.22, mask=0.85, random=0.0),
+        masking=Masking(mask=0.85, random=0.0),
         phases=(Phase(length=128, share=0.9), Phase(length=512, share=0.1)),
         optimizer=Optimizer(kind="muon", lr=1e-3, muon_lr=1e-3, beta2=0.98),
         schedule=Schedule(warmup=0.06),
         budget=20 * 60.0,
-        batch_tokens=65_536,
-        row_tokens=65_536,
+        batch_tokens=32_768,
+        row_tokens=32_768,
         evaluate_every=5000,
         checkpoint_every=5000,
     )
 
 
 def fast_small() -> Recipe:
-    """10 layers, 256 wide: 14.4 M parameters with English pieces."""
+    """10 layers, 256 wide: 14.4 M parameters with English pieces. Half of the texts have pieces to be filled in instead, so
+    that it can do both."""
     base = fast_base()
     config = base.config.with_(layers=10, width=256, heads=4, feedforward=512)
-    return replace(base, name="fast-small", config=config, batch_tokens=32_768, row_tokens=32_768, graphs=True)
+    return replace(
+        base, name="fast-small", config=config, objective="both", masking=replace(base.masking, rate=0.22), graphs=True
+    )
 
 
 def demo() -> Recipe:
