@@ -24,6 +24,7 @@ def fast_base() -> Recipe:
         phases=(Phase(length=128, share=0.9), Phase(length=512, share=0.1)),
         optimizer=Optimizer(kind="muon", lr=1e-3, muon_lr=1e-3, beta2=0.98),
         schedule=Schedule(warmup=0.06),
+        graphs=True,
         budget=20 * 60.0,
         batch_tokens=32_768,
         row_tokens=32_768,
@@ -37,9 +38,7 @@ def fast_small() -> Recipe:
     that it can do both."""
     base = fast_base()
     config = base.config.with_(layers=10, width=256, heads=4, feedforward=512)
-    return replace(
-        base, name="fast-small", config=config, objective="both", masking=replace(base.masking, rate=0.22), graphs=True
-    )
+    return replace(base, name="fast-small", config=config, objective="both", masking=replace(base.masking, rate=0.22))
 
 
 def demo() -> Recipe:

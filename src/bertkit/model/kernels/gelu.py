@@ -66,8 +66,8 @@ def _halves(count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexp
     """Places of a tile in [count, width], and of what is activated and its gate in [count, 2 width]; which there are."""
     tile, column = _tile(width, columns)
     row = (tile * rows + tl.arange(0, rows))[:, None]
-    at = row.to(tl.int64) * width + column
-    return at, 2 * at - column, 2 * at - column + width, (row < count) & (column < width)
+    line = row.to(tl.int64) * width
+    return line + column, 2 * line + column, 2 * line + width + column, (row < count) & (column < width)
 
 
 @triton.jit
