@@ -1,6 +1,7 @@
 """What is a model worth? Fine-tunes it on every task whose files are there, and puts its dev figures beside published ones.
 
-`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts; several runs share a GPU.
+`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts, at the learning rate that suits
+them best on dev, as the paper chose it; several runs share a GPU.
 GLUE-6 is the mean of CoLA, SST-2, MRPC (F1), STS-B, QNLI and RTE.
 """
 
@@ -19,6 +20,7 @@ from measure import data, report
 GLUE6 = ("glue/cola", "glue/sst2", "glue/mrpc", "glue/stsb", "glue/qnli", "glue/rte")
 SMALL = ("glue/cola", "glue/mrpc", "glue/stsb", "glue/rte", "glue/wnli")  # with three seeds
 OTHERS = ("glue/qqp", "glue/wnli", "boolq", "squad/v1", "squad/v2", "hellaswag", "conll2003")
+RATE = "3e-5"  # of learning, unless others are named
 BERT_BASE = {  # the paper's, on dev where it says so, else on test
     **{"glue/cola": 52.1, "glue/sst2": 92.7, "glue/mrpc": 86.7, "glue/stsb": 85.8, "glue/qnli": 88.4, "glue/rte": 66.4},
     **{"squad/v1": 88.5, "conll2003": 96.4},
@@ -33,21 +35,25 @@ def main() -> None:
 
 def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
     """A row for each set, and one for GLUE-6 if all of it is there."""
-    plans = [(name, seed) for name in names for seed in (range(options.seeds) if name in SMALL else [0])]
-    plans.sort(key=lambda plan: plan[0] in SMALL)  # what takes longest first
+    rates, seeds = options.rates.split(","), range(options.seeds)
+    plans = [(name, rate, seed) for name in names if name in SMALL for rate in rates for seed in seeds]
+    plans = [(name, RATE, 0) for name in names if name not in SMALL] + plans  # what takes longest first
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
-        runs = dict(zip(plans, pool.map(lambda plan: tune(*plan, options, Path(scratch)), plans), strict=True))
-    rows = []
-    for name in names:
-        scores = [run["score"] for (one, _), run in runs.items() if one == name]
-        seconds = sum(run["seconds"] for (one, _), run in runs.items() if one == name)
-        row = {"set": name, "figure": runs[name, 0]["headline"], "dev": median(scores)}
-        spread = f"{min(scores):.1f}–{max(scores):.1f}" if len(scores) > 1 else ""
-        rows.append(row | {"spread": spread, "BERT-base": BERT_BASE.get(name, ""), "training s": round(seconds)})
+        runs = list(pool.map(lambda plan: tune(*plan, options, Path(scratch)), plans))
+    rows = [best_row(name, [run for run in runs if run["set"] == name]) for name in names]
     if set(GLUE6) <= set(names):
         score = mean(row["dev"] for row in rows if row["set"] in GLUE6)
-        rows.append({"set": "GLUE-6", "figure": "mean", "dev": score, "spread": "", "BERT-base": 79.5, "training s": ""})
+        rows.append(dict.fromkeys(rows[0], "") | {"set": "GLUE-6", "figure": "mean", "dev": score, "BERT-base": 79.5})
     return rows
+
+
+def best_row(name: str, runs: list[dict]) -> dict:
+    """The runs of one set, at the learning rate whose median is best."""
+    by_rate = [[run for run in runs if run["rate"] == rate] for rate in {run["rate"]: None for run in runs}]
+    scores, mine = max((([run["score"] for run in some], some) for some in by_rate), key=lambda tried: median(tried[0]))
+    spread = f"{min(scores):.1f}–{max(scores):.1f}" if len(scores) > 1 else ""
+    row = {"set": name, "figure": mine[0]["headline"], "dev": median(scores), "spread": spread, "rate": mine[0]["rate"]}
+    return row | {"BERT-base": BERT_BASE.get(name, ""), "training s": round(sum(run["seconds"] for run in mine))}
 
 
 def arguments() -> argparse.Namespace:
@@ -61,26 +67,29 @@ def arguments() -> argparse.Namespace:
 
 def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", default=RATE, help="learning rates for the small sets, with commas between")
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
     return parser
 
 
-def tune(name: str, seed: int, options: argparse.Namespace, scratch: Path) -> dict:
+def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: Path) -> dict:
     """One run of the command, and its headline on dev in percent."""
-    out = scratch / f"{name.replace('/', '-')}-{seed}"
+    out = scratch / f"{name.replace('/', '-')}-{rate}-{seed}"
     words = ["finetune", name, "--model", options.model, "--data-dir", str(data() / "tasks"), "--out", str(out)]
     longer = [f"epochs={options.small_epochs}"] if options.small_epochs and name in SMALL else []
-    settings = [word for setting in (*options.settings, *longer, f"seed={seed}") for word in ("--set", setting)]
-    done = subprocess.run([sys.executable, "-m", "bertkit", *words, *settings], capture_output=True, text=True)
+    settings = [f"optimizer.lr={rate}", f"seed={seed}", *longer, *options.settings]
+    words += [word for setting in settings for word in ("--set", setting)]
+    done = subprocess.run([sys.executable, "-m", "bertkit", *words], capture_output=True, text=True)
+    found = {"set": name, "rate": rate, "score": float("nan"), "headline": "failed", "seconds": 0.0}
     if done.returncode:
-        print(f"{name}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
-        return {"score": float("nan"), "headline": "failed", "seconds": 0.0}
+        print(f"{name}, {rate}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
+        return found
     results = json.loads((out / "results.json").read_text())
     headline = "f1" if name.startswith("squad") else next(iter(results["metrics"]))
-    score = results["metrics"][headline]
-    print(f"{name}, seed {seed}: {headline} {100 * score:.2f}, {results['seconds']:.0f} s", flush=True)
-    return {"score": 100 * score, "headline": headline, "seconds": results["seconds"]}
+    score = 100 * results["metrics"][headline]
+    print(f"{name}, {rate}, seed {seed}: {headline} {score:.2f}, {results['seconds']:.0f} s", flush=True)
+    return found | {"score": score, "headline": headline, "seconds": results["seconds"]}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, COLUMNS, WARPS = 8, 512, 4  # of a tile
+ROWS, GATED_ROWS, COLUMNS, WARPS = 8, 4, 512, 4  # of a tile
 SPAN = 128  # rows over which one program adds up the bias's gradient
 
 
@@ -108,21 +108,21 @@ def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tens
 def quick_gated_gelu(h: Tensor) -> Tensor:
     """gelu(x) · gate for h = [x, gate], [T, 2 F]."""
     out = h.new_empty(len(h), h.shape[1] // 2)
-    _launch(_gated_forward, ROWS, out.shape, h, out)
+    _launch(_gated_forward, GATED_ROWS, out.shape, h, out)
     return out
 
 
 @torch.library.triton_op("bertkit::gated_gelu_backward", mutates_args=())
 def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
     out = torch.empty_like(h)
-    _launch(_gated_backward, ROWS, upper.shape, h, upper.contiguous(), out)
+    _launch(_gated_backward, GATED_ROWS, upper.shape, h, upper.contiguous(), out)
     return out
 
 
 def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor) -> None:
     """A program for every `span` rows and COLUMNS columns of the shape."""
     count, width = shape
-    sizes = dict(width=width, rows=ROWS, columns=COLUMNS, span=span)
+    sizes = dict(width=width, rows=min(ROWS, span), columns=COLUMNS, span=span)
     grid = (triton.cdiv(count, span) * triton.cdiv(width, COLUMNS),)
     torch.library.wrap_triton(kernel)[grid](*tensors, count, **sizes, num_warps=WARPS)
 
