@@ -84,6 +84,7 @@ def test_an_installed_wheel_has_it(tmp_path):
     subprocess.run([sys.executable, "-m", *command], cwd=tmp_path, check=True, capture_output=True)
     with ZipFile(next((tmp_path / "out").glob("*.whl"))) as wheel:
         inside = {name.partition(f"models/{DEFAULT}/")[2] for name in wheel.namelist()}
+        assert "bertkit/py.typed" in wheel.namelist()  # type checkers may read the annotations
     assert inside - {""} == {file.name for file in (OWN / DEFAULT).iterdir()}
 
 
