@@ -1,7 +1,7 @@
 """What is a model worth? Fine-tunes it on every task whose files are there, and puts its dev figures beside published ones.
 
-`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts, at the learning rate that suits
-them best on dev, as the paper chose it; several runs share a GPU.
+`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts, and of several --rates the one
+that suits a set best on dev, as the paper chose it; several runs share a GPU.
 GLUE-6 is the mean of CoLA, SST-2, MRPC (F1), STS-B, QNLI and RTE.
 """
 
@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,8 +50,11 @@ def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
 
 def best_row(name: str, runs: list[dict]) -> dict:
     """The runs of one set, at the learning rate whose median is best."""
-    by_rate = [[run for run in runs if run["rate"] == rate] for rate in {run["rate"]: None for run in runs}]
-    scores, mine = max((([run["score"] for run in some], some) for some in by_rate), key=lambda tried: median(tried[0]))
+    by_rate = defaultdict(list)
+    for run in runs:
+        by_rate[run["rate"]].append(run)
+    mine = max(by_rate.values(), key=lambda some: median(run["score"] for run in some))
+    scores = [run["score"] for run in mine]
     spread = f"{min(scores):.1f}–{max(scores):.1f}" if len(scores) > 1 else ""
     row = {"set": name, "figure": mine[0]["headline"], "dev": median(scores), "spread": spread, "rate": mine[0]["rate"]}
     return row | {"BERT-base": BERT_BASE.get(name, ""), "training s": round(sum(run["seconds"] for run in mine))}

@@ -28,7 +28,7 @@ from bertkit.train.pretraining import pretraining_job
 
 PARTS = {  # by what a kernel's name has; the first that fits
     "attention": ("_short_", "_tiles_", "flash"),
-    "GELU and its bias": ("_gelu_",),
+    "GELU with its bias or gate": ("_gelu_", "_gated_"),
     "matrix products": ("nvjet", "gemm", "cutlass", "splitKreduce"),
     "vocabulary's loss": ("softmax", "nll_loss", "argmax"),
     "embeddings": ("embedding", "index"),

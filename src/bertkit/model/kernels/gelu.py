@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, GATED_ROWS, COLUMNS, WARPS = 8, 4, 512, 4  # of a tile
+ROWS, GATED_ROWS, COLUMNS, WARPS = 8, 4, 512, 4  # of a tile; a gate needs twice the registers
 SPAN = 128  # rows over which one program adds up the bias's gradient
 
 
