@@ -91,12 +91,13 @@ def pretrain(
     from bertkit.train.distributed import join_world
     from bertkit.train.fit import fit
     from bertkit.train.pretraining import pretraining_job
-    from bertkit.train.recipe import change
+    from bertkit.train.recipe import change, with_rows_for
     from bertkit.train.report import write_report
     from bertkit.train.run import parse_budget
 
     opened, run = Store(store), Path(out)
-    chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
+    chosen = with_rows_for(find_device(device).type, find_recipe(recipe)) if isinstance(recipe, str) else recipe
+    chosen = change(chosen, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):

@@ -24,7 +24,7 @@ from bertkit.tasks.distillation import DistilledTask
 from bertkit.tasks.task import TaskSettings
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
-from bertkit.train.recipe import Tuning, change
+from bertkit.train.recipe import Tuning, change, with_rows_for
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
@@ -87,8 +87,8 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    row_tokens = 32_768 if where.type == "cuda" else 8192
-    recipe = change(replace(recipe, precision=quick_precision(where), row_tokens=row_tokens), list(settings))
+    recipe = with_rows_for(where.type, replace(recipe, precision=quick_precision(where)))
+    recipe = change(recipe, list(settings))
     kind = TASKS[recipe.task.task]
     recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)

@@ -158,6 +158,20 @@ def test_a_loss_that_is_no_number_ends_the_run(store, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["00000003"]
 
 
+def test_full_memory_is_told_with_what_to_do(store, tmp_path, monkeypatch):
+    real, most = fit_module.Trainer._gradients, 256  # tokens that this memory holds
+
+    def needing_memory(trainer, *given):
+        if trainer.job.recipe.row_tokens > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(trainer, *given)
+
+    monkeypatch.setattr(fit_module.Trainer, "_gradients", needing_memory)
+    with pytest.raises(TrainingError, match=r"rows of 512 tokens .* --set row_tokens=256 --fork"):
+        train(store, tmp_path / "r")
+    train(store, tmp_path / "r", settings=["row_tokens=256"], fork=True)
+
+
 def test_a_full_disk_leaves_the_last_checkpoint(store, whole, tmp_path, monkeypatch):
     real, calls = fit_module.write_checkpoint, []
 

@@ -5,7 +5,7 @@ import pytest
 
 from bertkit.errors import InputError
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, change, rate_factor
+from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, change, rate_factor, with_rows_for
 from bertkit.train.run import differences
 
 
@@ -14,6 +14,15 @@ def test_every_recipe_is_sound_and_named(name):
     recipe = find_recipe(name)
     assert recipe.name == name
     assert json.loads(json.dumps(asdict(recipe)))["name"] == name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_processor_computes_shorter_rows(name):
+    recipe = find_recipe(name)
+    assert with_rows_for("cuda", recipe) == recipe
+    shorter = with_rows_for("cpu", recipe)
+    assert shorter.row_tokens == min(8192, recipe.row_tokens)
+    assert shorter.batch_tokens == recipe.batch_tokens
 
 
 def test_the_paper_s_recipe():

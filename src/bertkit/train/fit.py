@@ -74,7 +74,8 @@ def fit(job: Job) -> State:
     recipe, silent = job.recipe, not job.world.leads
     with closing(job.feed), Log(job.run, step=state.step, quiet=job.quiet, silent=silent) as log, _signals() as stop:
         while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
-            trainer.step(state)
+            with _enough_memory(recipe.row_tokens):
+                trainer.step(state)
             if state.step % recipe.log_every == 0:
                 trainer.report(state, log)
             if job.evaluate and state.step % recipe.evaluate_every == 0:
@@ -256,6 +257,15 @@ class Trainer:
             (self.job.run / "nan.json").write_text(json.dumps({"step": step, "seen_at": state.step, "cursor": state.cursor}))
             advice = "Lower optimizer.lr or clip, and run again (nan.json has the record)"
             raise TrainingError(f"the loss is no number any more since step {step}; the last checkpoint is good. {advice}")
+
+
+@contextmanager
+def _enough_memory(row_tokens: int) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        advice = f"compute less at once: --set row_tokens={row_tokens // 2} --fork"
+        raise TrainingError(f"rows of {row_tokens:,} tokens are more than the device's memory holds; {advice}") from error
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from bertkit.tasks.task import TaskSettings
 from bertkit.train.run import flat
 
 Settings = TypeVar("Settings", bound="Training")
+PROCESSOR_ROW = 8192  # tokens computed at once where memory is a computer's own
 SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
 
 
@@ -60,6 +61,7 @@ class Training:
     name: str = ""
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
+    row_tokens: int = 32_768  # computed at once; the rest of a step is accumulated
     steps: int = 1_000_000
     budget: float = 0.0  # seconds; 0 for none
     precision: str = "bf16"
@@ -92,7 +94,7 @@ class Recipe(Training):
     masking: Masking = field(default_factory=Masking)
     phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
     batch_tokens: int = 131_072  # of a step
-    row_tokens: int = 16_384  # computed at once; the rest of a step is accumulated
+    row_tokens: int = 16_384
     ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
     held_out: float = 0.005  # share of documents kept for evaluation
     evaluate_examples: int = 2048  # at most
@@ -126,7 +128,6 @@ class Tuning(Training):
     schedule: Schedule = field(default_factory=lambda: Schedule(warmup=0.1))
     epochs: float = 0.0  # 0: three, or up to ten where that makes fewer than 600 steps
     batch: int = 32  # records of a step; of qa, windows
-    row_tokens: int = 32_768  # computed at once; the rest of a step is accumulated
     compile: bool = False  # pays after about a million examples; graphs cost nothing
     graphs: bool = True
     dropout: float | None = None  # of the encoder; as the model has it, unless told
@@ -158,6 +159,11 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
     if schedule.kind == "trapezoid":
         return min(1.0, max(0.0, 1 - progress) / schedule.cooldown)
     return 1.0
+
+
+def with_rows_for(device: str, recipe: Settings) -> Settings:
+    """The recipe with rows that the memory of a kind of device will hold."""
+    return recipe if device == "cuda" else replace(recipe, row_tokens=min(recipe.row_tokens, PROCESSOR_ROW))
 
 
 def change(recipe: Settings, settings: list[str]) -> Settings:
