@@ -3,21 +3,22 @@ import json
 import pytest
 import torch
 
-from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
+from bertkit.train.checkpoint import State, read_checkpoint, write_checkpoint
+from bertkit.train.distributed import World
 
 
 def write(run, step, keep=2):
-    tensors = {"w": torch.full((3,), float(step))}
-    write_checkpoint(run, Checkpoint(State(step=step, cursor=7 * step), tensors, {"m/w": torch.ones(3)}), keep)
+    tensors = {"weights/w": torch.full((3,), float(step)), "optimizer/m/w": torch.ones(3)}
+    write_checkpoint(run, State(step=step, cursor=7 * step), tensors, keep, World())
 
 
 def test_the_newest_is_read_and_old_ones_leave(tmp_path):
     assert read_checkpoint(tmp_path) is None
     for step in (1, 2, 10):
         write(tmp_path, step)
-    found = read_checkpoint(tmp_path)
-    assert found.state == State(step=10, cursor=70)
-    assert found.weights["w"].tolist() == [10, 10, 10]
+    state, tensors = read_checkpoint(tmp_path)
+    assert state == State(step=10, cursor=70)
+    assert tensors["weights/w"].tolist() == [10, 10, 10]
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["00000002", "00000010"]
 
 
@@ -34,7 +35,7 @@ def test_damage_leads_to_the_one_before(tmp_path, damage, caplog):
         file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     else:
         file.write_bytes(content[: len(content) // 2])
-    assert read_checkpoint(tmp_path).state.step == 1
+    assert read_checkpoint(tmp_path)[0].step == 1
     assert "going back to the one before" in caplog.text
 
 
@@ -49,5 +50,5 @@ def test_one_never_finished_is_no_checkpoint(tmp_path, caplog):
     write(tmp_path, 1)
     write(tmp_path, 2)
     (tmp_path / "checkpoints" / "00000002" / "state.json").unlink()
-    assert read_checkpoint(tmp_path).state.step == 1
+    assert read_checkpoint(tmp_path)[0].step == 1
     assert not caplog.text

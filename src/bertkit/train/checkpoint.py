@@ -22,6 +22,7 @@ from bertkit.errors import ArtifactError
 from bertkit.train.distributed import World
 
 log = logging.getLogger("bertkit")
+Tensors = dict[str, Tensor]  # weights/NAME of a parameter, optimizer/VALUE/NAME
 
 
 @dataclass
@@ -41,40 +42,31 @@ class State:
     reported: float = 0.0  # elapsed at the last report
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    state: State
-    weights: dict[str, Tensor]
-    optimizer: dict[str, Tensor]
-
-
-def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int, world: World | None = None) -> None:
+def write_checkpoint(run: Path, state: State, tensors: Tensors, keep: int, world: World) -> None:
     """Writes a checkpoint and then removes all but the newest `keep`. Of a sharded one, every rank writes its part."""
-    world = world or World()
-    folder = run / "checkpoints" / f"{checkpoint.state.step:08d}"
+    folder = run / "checkpoints" / f"{state.step:08d}"
     if world.leads:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
     world.wait()
     with new_file(folder / f"{world.rank:05d}.safetensors") as aside:
-        save_file(_mine(checkpoint, world), aside)
+        save_file(_mine(tensors, world), aside)
         total = checksum(aside)
     sums = world.gather(total)
     if world.leads:
         files = {f"{rank:05d}.safetensors": one for rank, one in enumerate(sums)}
-        write_text(folder / "state.json", json.dumps(asdict(checkpoint.state) | {"checksums": files}))
+        write_text(folder / "state.json", json.dumps(asdict(state) | {"checksums": files}))
         for old in _folders(run)[keep:]:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def read_checkpoint(run: Path) -> Checkpoint | None:
+def read_checkpoint(run: Path) -> tuple[State, Tensors] | None:
     """The newest checkpoint that is whole; damaged ones are passed over with a warning. None if there is none."""
     for folder in _folders(run):
         try:
             content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
             parts = [_read_part(folder / name, expected) for name, expected in content.pop("checksums").items()]
-            weights, optimizer = (_join(parts, kind) for kind in ("weights/", "optimizer/"))
-            return Checkpoint(State(**content), weights, optimizer)
+            return State(**content), _join(parts)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             log.warning("%s: the checkpoint is damaged (%s); going back to the one before", folder, error)
     return None
@@ -85,23 +77,20 @@ def _folders(run: Path) -> list[Path]:
     return sorted((file.parent for file in (run / "checkpoints").glob("[0-9]*/state.json")), reverse=True)
 
 
-def _mine(checkpoint: Checkpoint, world: World) -> dict[str, Tensor]:
+def _mine(tensors: Tensors, world: World) -> Tensors:
     """What this rank writes: its shards, and the first rank what is not sharded."""
-    tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
-    tensors |= {f"optimizer/{name}": tensor for name, tensor in checkpoint.optimizer.items()}
     shards = {name: tensor.to_local() for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
     mine = tensors | shards if world.leads else shards
     return {name: tensor.detach().cpu().contiguous() for name, tensor in mine.items()}
 
 
-def _read_part(file: Path, expected: str) -> dict[str, Tensor]:
+def _read_part(file: Path, expected: str) -> Tensors:
     if checksum(file) != expected:
         raise ArtifactError(f"{file.name} fails its checksum")
     return load_file(file)
 
 
-def _join(parts: list[dict[str, Tensor]], kind: str) -> dict[str, Tensor]:
+def _join(parts: list[Tensors]) -> Tensors:
     """Whole tensors by name: a shard is a rank's rows."""
-    names = [name for name in parts[0] if name.startswith(kind)]
-    shards = {name: [part[name] for part in parts if name in part] for name in names}
-    return {name.removeprefix(kind): torch.cat(found) if len(found) > 1 else found[0] for name, found in shards.items()}
+    shards = {name: [part[name] for part in parts if name in part] for name in parts[0]}
+    return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in shards.items()}

@@ -21,7 +21,7 @@ from bertkit.data.loader import Step
 from bertkit.data.packing import Packed
 from bertkit.errors import TrainingError
 from bertkit.model.device import autocast, moved, peak_flops
-from bertkit.train.checkpoint import Checkpoint, State, read_checkpoint, write_checkpoint
+from bertkit.train.checkpoint import State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World, laid_like, synced, whole
 from bertkit.train.graphs import Recorder
 from bertkit.train.log import Log
@@ -114,12 +114,13 @@ class Trainer:
         found = read_checkpoint(self.job.run)
         if found is None:
             return State()
+        state, tensors = found
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
-                parameter.copy_(laid_like(found.weights[name], parameter))
-        self.optimizers.restore(found.optimizer)
-        self.window = torch.tensor(found.state.window, device=self.job.device)
-        return found.state
+                parameter.copy_(laid_like(tensors[f"weights/{name}"], parameter))
+        self.optimizers.restore(tensors)
+        self.window = torch.tensor(state.window, device=self.job.device)
+        return state
 
     def progress(self, state: State) -> float:
         """How far the run has come, 0 to 1: in steps, or in time where there is a budget that ends it sooner."""
@@ -234,11 +235,10 @@ class Trainer:
     def checkpoint(self, state: State) -> None:
         self._check(state)
         state.window = self.window.tolist()
-        content = Checkpoint(state, dict(self.network.named_parameters()), self.optimizers.state())
-        if self.job.shard:
-            write_checkpoint(self.job.run, content, self.job.recipe.keep, self.job.world)
-        elif self.job.world.leads:
-            write_checkpoint(self.job.run, content, self.job.recipe.keep)
+        tensors = {f"weights/{name}": parameter for name, parameter in self.network.named_parameters()}
+        writers = self.job.world if self.job.shard else World()
+        if self.job.shard or self.job.world.leads:
+            write_checkpoint(self.job.run, state, tensors | self.optimizers.state(), self.job.recipe.keep, writers)
         self.job.world.wait()
 
     def export(self, to: Path) -> None:

@@ -57,15 +57,16 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=not self.keep)
 
     def state(self) -> dict[str, Tensor]:
-        """name of the value / name of the parameter → tensor."""
+        """optimizer / name of the value / name of the parameter → tensor."""
         states = [found for optimizer, _ in self.parts for found in optimizer.state.items()]
-        return {f"{value}/{self.names[one]}": tensor for one, values in states for value, tensor in values.items()}
+        return {f"optimizer/{value}/{self.names[one]}": t for one, values in states for value, t in values.items()}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """What `state` told, of all tensors of a checkpoint."""
         found = dict[str, dict[str, Tensor]]()
-        for key, tensor in state.items():
-            value, _, name = key.partition("/")
-            found.setdefault(name, {})[value] = tensor
+        for key in (key for key in tensors if key.startswith("optimizer/")):
+            _, value, name = key.split("/")
+            found.setdefault(name, {})[value] = tensors[key]
         for optimizer, _ in self.parts:
             for parameter in (one for group in optimizer.param_groups for one in group["params"]):
                 mine = found.get(self.names[parameter], {})
