@@ -64,19 +64,15 @@ class Encoder(nn.Module):
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embeddings' output and every layer's: layers + 1 times [T, D]."""
-        states = self._inner_states(batch)
+        states, places = [self.embeddings(batch)], self.positions(batch)
+        for block in self.layers:
+            states.append(self._through(block, states[-1], batch, places))
         return [*states[:-1], self.norm(states[-1])]
 
     def attention_weights(self, batch: Batch) -> list[list[Tensor]]:
         """Who looks at whom: for each layer, [H, L, L] for each sequence."""
-        states, places = self._inner_states(batch), self.positions(batch)
+        states, places = self.hidden_states(batch), self.positions(batch)
         return [block.weights(x, batch, places) for block, x in zip(self.layers, states, strict=False)]
-
-    def _inner_states(self, batch: Batch) -> list[Tensor]:
-        states, places = [self.embeddings(batch)], self.positions(batch)
-        for block in self.layers:
-            states.append(self._through(block, states[-1], batch, places))
-        return states
 
     def _through(self, block: nn.Module, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         if self.checkpointing and self.training:
