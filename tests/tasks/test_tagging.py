@@ -209,7 +209,7 @@ def test_in_a_batch_each_word_is_still_at_its_place(network):
     records = made([["the", "cat"], ["purring"] * 9, ["", "cat", "."]], np.random.default_rng(0))
     task = tagging(max_length=9)
     units = task.units(records, TOKENIZER)
-    data = pack_units(task.training_units(units), task.layout)
+    data = pack_units(units, task.layout)
     wanted = [
         (first_piece(r.words[w]), r.labels[w]) for r, u in zip(records, units, strict=True) for o in u for w in o.origin
     ]

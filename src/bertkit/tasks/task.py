@@ -95,10 +95,6 @@ class Task(ABC):
         """log-probabilities [N, C] where the task gives them, for calibration."""
         return None
 
-    def training_units(self, units: Sequence[Sequence[Input]]) -> list[Sequence[Input]]:
-        """What stays together in training: all inputs of a record where the task compares them, else each by itself."""
-        return list(units) if self.layout.by_unit else [[one] for unit in units for one in unit]
-
 
 def label_set(settings: TaskSettings, found: Sequence[str], records: Sequence[Any] = ()) -> TaskSettings:
     """The labels that were given, or those found, sorted. One that a single one of the records has cannot be learned."""

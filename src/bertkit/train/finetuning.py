@@ -33,7 +33,7 @@ class TuningFeed:
 
     def __init__(self, recipe: Tuning, task: Task, units: Sequence[Any], config: Config, device: torch.device):
         self.config, self.length, grids = config, recipe.task.max_length, wants_grids(device, recipe.precision, config)
-        parts = task.training_units(units)
+        parts = units if task.layout.by_unit else [[one] for unit in units for one in unit]  # what stays together
         self.inputs = InputFeed(
             parts, task.layout, batch=recipe.batch, seed=recipe.seed, row_tokens=recipe.row_tokens, grids=grids
         )
@@ -156,8 +156,7 @@ def _evaluate(
     task: Task, tokenizer: Tokenizer, dev: Sequence[Any], recipe: Tuning, trainer: Trainer, state: State
 ) -> Figures:
     options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
-    network: Any = trainer.network
-    answers = list(answer_records([network.kept], task, tokenizer, dev, trainer.job.device, **options))
+    answers = list(answer_records([trainer.network.kept], task, tokenizer, dev, trainer.job.device, **options))
     figures = task.score(dev, answers)
     epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both as resolved
     return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]
