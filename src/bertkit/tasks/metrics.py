@@ -19,7 +19,6 @@ import numpy as np
 from bertkit.errors import InputError
 
 Items = Sequence[Any] | np.ndarray
-Metric = Callable[[Items, Items], float]
 Sentences = Iterable[Iterable[str]]  # of tags
 Entity = tuple[str, int, int]  # kind, begin, end: tags[begin:end]
 TEMPERATURES = (0.1, 10.0)  # beyond, a set is too small or too easy to say anything about certainty
@@ -214,7 +213,7 @@ def bootstrap(metric: Callable[..., Any], *columns: Items, samples: int = 1000) 
 
 
 _NAMED = (accuracy, f1, macro_f1, matthews, pearson, spearman, multilabel_macro_f1)
-METRICS: dict[str, Metric] = {metric.__name__: metric for metric in _NAMED}
+METRICS: dict[str, Callable[[Items, Items], float]] = {metric.__name__: metric for metric in _NAMED}
 METRICS["multilabel_f1"] = f1
 
 

@@ -194,7 +194,9 @@ class Trainer:
         factor = rate_factor(self.job.recipe.schedule, self.progress(state))
         row = {"step": state.step, "phase": state.phase, **means, "lr": self.job.recipe.optimizer.lr * factor}
         row |= {"gradient_norm": float(self.norm), "tokens": state.tokens, "elapsed": state.elapsed}
-        row |= {"tokens_per_second": speed} | self._utilisation(speed, state)
+        row["tokens_per_second"] = speed
+        if peak := peak_flops(self.job.device):
+            row["flop_utilisation"] = speed / self.job.world.size * self.job.feed.flops_per_token(state) / peak
         log.write(**row)
         log.show(self._line(state, row))
         self.window.zero_()
@@ -209,12 +211,6 @@ class Trainer:
         if "flop_utilisation" in row:
             parts.append(f"{row['flop_utilisation']:.0%} of peak")
         return " · ".join([*parts, f"eta {int(left // 3600)}:{int(left // 60 % 60):02d}:{int(left % 60):02d}"])
-
-    def _utilisation(self, speed: float, state: State) -> dict[str, float]:
-        peak = peak_flops(self.job.device)
-        if peak is None:
-            return {}
-        return {"flop_utilisation": speed / self.job.world.size * self.job.feed.flops_per_token(state) / peak}
 
     @torch.no_grad()
     def evaluate(self, state: State, log: Log) -> None:

@@ -116,9 +116,8 @@ def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> lis
 
 def _sureness(answer: Any) -> float:
     """How sure the model was of all of its answer."""
-    chances = getattr(answer, "probability", None)
-    if chances is not None:
-        return float(chances)
+    if hasattr(answer, "probability"):
+        return answer.probability
     each = answer.probabilities
     return float(min(each) if isinstance(each, tuple) else max(each.values() if isinstance(each, dict) else each))
 
