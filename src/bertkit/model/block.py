@@ -3,8 +3,6 @@
 T tokens, D width.
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 from torch import Tensor, nn

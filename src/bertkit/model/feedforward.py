@@ -1,7 +1,5 @@
 """The position-wise half of a block."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Layer norm that gives back the type it was given: between blocks, values stay as narrow as autocast made them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

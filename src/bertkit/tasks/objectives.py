@@ -3,8 +3,6 @@
 T tokens, M hidden places, D width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
