@@ -3,8 +3,6 @@
 Public names are resolved on first use, so that importing bertkit does not import torch.
 """
 
-from __future__ import annotations
-
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

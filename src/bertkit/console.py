@@ -4,8 +4,6 @@ A verb is a generator: it yields what --json prints, and then the lines for peop
 function is made by it, and that function's parameters are the options.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys
@@ -22,7 +20,6 @@ from bertkit.models import DEFAULT
 
 if TYPE_CHECKING:
     from bertkit.data.readers import Columns
-    from bertkit.serve.predictor import Model
 
 app = typer.Typer(
     name="bertkit",
@@ -54,29 +51,24 @@ Truncate = Annotated[bool, Option("--truncate", help="Cut texts that are too lon
 Workers = Annotated[int, Option(help="Processes, or actors on a cluster.")]
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    found = inspect.signature(function, eval_str=True).parameters
-    return {name: one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in found.items()}
-
-
 def _maker(parameter: inspect.Parameter) -> Callable[..., Any] | None:
     """The function that a parameter's type is marked with."""
-    marks = getattr(parameter.annotation, "__metadata__", (None,))
-    return marks[0] if inspect.isfunction(marks[0]) else None
+    mark = parameter.annotation.__metadata__[0]
+    return mark if inspect.isfunction(mark) else None
 
 
 def _options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """What a function's parameters are, or are made of."""
     found = dict[str, inspect.Parameter]()
-    for name, parameter in _parameters(function).items():
+    for name, parameter in inspect.signature(function).parameters.items():
         maker = _maker(parameter)
-        found |= _options(maker) if maker else {name: parameter}
+        found |= _options(maker) if maker else {name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)}
     return found
 
 
 def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Calls a function with the options that were given."""
-    makers = {name: _maker(parameter) for name, parameter in _parameters(function).items()}
+    makers = {name: _maker(parameter) for name, parameter in inspect.signature(function).parameters.items()}
     return function(**{name: _call(maker, given) if maker else given[name] for name, maker in makers.items()})
 
 
@@ -94,7 +86,6 @@ def verb(example: str, *, name: str | None = None, group: typer.Typer = app) -> 
                 print(line)
 
         run.__signature__ = inspect.Signature(list(options.values()))  # type: ignore[attr-defined]
-        run.__annotations__ = {name: option.annotation for name, option in options.items()}
         group.command(name or tell.__name__, help=tell.__doc__, epilog=f"Example: {example}")(run)
         return tell
 
@@ -137,7 +128,7 @@ def name_columns(text: TextColumn = None, pair: PairColumn = None, label: LabelC
     return readers.Columns(text=text, pair=pair, label=label)
 
 
-Loaded = Annotated["Model", load]
+Loaded = Annotated["bertkit.Model", load]
 Texts = Annotated[list[str], read_texts]
 ColumnNames = Annotated["Columns", name_columns]
 

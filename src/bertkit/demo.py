@@ -1,21 +1,16 @@
 """`bertkit demo`: what the model that lies in the package can do, and what its pre-training is worth."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 import bertkit
-
-if TYPE_CHECKING:
-    from bertkit.serve.predictor import Model
 
 ASKED = (
     "The capital of France is [MASK].",
@@ -62,7 +57,7 @@ def say(step: str, told: str) -> None:
     Console(highlight=False, soft_wrap=True).print(Text.assemble((f"{step:<15}", style), told))
 
 
-def _fine_tune(folder: Path, model: Model, epochs: int, seed: int) -> None:
+def _fine_tune(folder: Path, model: bertkit.Model, epochs: int, seed: int) -> None:
     """Learns topics from some words, is asked about others; once pre-trained, once not."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, other in (("train", False), ("dev", True)):

@@ -5,8 +5,6 @@
 A text that cannot be answered is refused by itself; nothing that was accepted is lost when the server is told to stop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
