@@ -84,7 +84,6 @@ def pretrain(
     quiet: bool = False,
 ) -> Path:
     """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
-    from bertkit.bundle.bundle import save_bundle
     from bertkit.data.store import Store
     from bertkit.model.device import find_device
     from bertkit.recipes import find_recipe
@@ -104,7 +103,7 @@ def pretrain(
         if teacher is not None:
             teacher.network.to(where)
         ahead = (4 if where.type == "cuda" else 0) if workers is None else workers
-        job, samples = pretraining_job(run, chosen, opened, network, where, world, lambda to: save_bundle(bundle, to), ahead)
+        job, samples = pretraining_job(run, chosen, opened, network, where, world, bundle.save, ahead)
         begun = {"store": opened.manifest["settings"], "init": bundle.provenance["init"]}
         fit(replace(job, begun=begun, fork=fork, shard=shard and world.size > 1, quiet=quiet))
         if world.leads:

@@ -123,7 +123,7 @@ def read_config(settings: Mapping[str, Any], family: Family) -> Config:
 def write_config(config: Config, family: Family) -> dict[str, Any]:
     """The settings of config.json that our configuration determines."""
     settings = {family.keys[f.name]: getattr(config, f.name) for f in fields(config) if f.name in family.keys}
-    spelled = {ours: theirs for theirs, ours in reversed([*ACTIVATIONS.items()])}
+    spelled = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     settings[family.keys["activation"]] = spelled[config.activation]
     settings[family.keys["positions"]] += config.first_position
     required = {key: values[0] for key, values in family.required.items()}
@@ -169,8 +169,7 @@ def to_hugging_face(state: Tensors, family: Family, layers: int, task: str = "")
     rest = dict(state)
     for ours, theirs in _expanded(family, layers, task).items():
         if ours in rest:
-            parts = rest.pop(ours).chunk(len(theirs))
-            tensors |= {name: part.detach().cpu().contiguous() for name, part in zip(theirs, parts, strict=True)}
+            tensors |= zip(theirs, rest.pop(ours).chunk(len(theirs)), strict=True)
     if all(name.startswith(family.prefix) for name in tensors):
         tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
     return tensors, rest

@@ -34,8 +34,9 @@ def quantize(model: Any) -> None:
             made |= _weights(onnx, name, values)
         nodes += _product(onnx.helper, node)
     used = {name for node in nodes for name in node.input}
-    replace(graph.node, nodes)
-    replace(graph.initializer, [tensor for name, tensor in (weights | made).items() if name in used])
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(tensor for name, tensor in (weights | made).items() if name in used)
 
 
 def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
@@ -81,9 +82,3 @@ def _product(helper: Any, old: Any) -> list[Any]:
     product = node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain="com.microsoft")
     scaled = node("Mul", [f"{y}.whole", f"{x}.scales"], [f"{y}.scaled" if bias else y])
     return [product, scaled, node("Add", [f"{y}.scaled", *bias], [y])] if bias else [product, scaled]
-
-
-def replace(field: Any, values: list[Any]) -> None:
-    """Changes what a list of a message holds."""
-    del field[:]
-    field.extend(values)
