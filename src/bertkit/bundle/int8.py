@@ -13,12 +13,14 @@ from bertkit.errors import import_extra
 STEPS = 63  # of a weight to each side: with 127, sums of two products overflow where a processor lacks VNNI
 MIDDLE = 128  # the 8-bit number that stands for 0 in activations, which have 127 steps to each side
 NARROW = 32  # outputs of a map below which it stays as it is
+CONSTANTS: dict[str, Any] = {"one": np.float32(1), "step": np.float32(1 / 127), "least": np.float32(1e-12)}
+CONSTANTS |= {"middle": np.uint8(MIDDLE), "columns": np.array([1])}
 
 
 def quantize(model: Any) -> None:
     """Changes the graph in place."""
     onnx = import_extra("onnx", "onnx", "bertkit export")
-    graph, made, read = model.graph, _constants(onnx), set[str]()
+    graph, made, read = model.graph, dict(CONSTANTS), set[str]()
     weights = {tensor.name: tensor for tensor in graph.initializer}
     nodes = list[Any]()
     for node in graph.node:
@@ -31,12 +33,13 @@ def quantize(model: Any) -> None:
             nodes += _rows(onnx.helper, x)
             read.add(x)
         if f"{name}.int8" not in made:
-            made |= _weights(onnx, name, values)
+            made |= _weights(name, values)
         nodes += _product(onnx.helper, node)
+    tensors = weights | {name: onnx.numpy_helper.from_array(np.asarray(array), name) for name, array in made.items()}
     used = {name for node in nodes for name in node.input}
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
-    graph.initializer.extend(tensor for name, tensor in (weights | made).items() if name in used)
+    graph.initializer.extend(tensor for name, tensor in tensors.items() if name in used)
 
 
 def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
@@ -48,16 +51,9 @@ def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
     return values if values.ndim == 2 and values.shape[1] >= NARROW else None
 
 
-def _weights(onnx: Any, name: str, values: np.ndarray) -> dict[str, Any]:
+def _weights(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     scales = np.abs(values).max(0).clip(1e-12) / STEPS  # [C]
-    parts = {f"{name}.int8": np.round(values / scales).astype(np.int8), f"{name}.scales": scales.astype(np.float32)}
-    return {part: onnx.numpy_helper.from_array(np.ascontiguousarray(array), part) for part, array in parts.items()}
-
-
-def _constants(onnx: Any) -> dict[str, Any]:
-    numbers = {"one": np.float32(1), "step": np.float32(1 / 127), "least": np.float32(1e-12)}
-    arrays = numbers | {"middle": np.uint8(MIDDLE), "columns": np.array([1])}
-    return {name: onnx.numpy_helper.from_array(np.asarray(values), name) for name, values in arrays.items()}
+    return {f"{name}.int8": np.round(values / scales).astype(np.int8), f"{name}.scales": scales.astype(np.float32)}
 
 
 def _rows(helper: Any, x: str) -> list[Any]:
