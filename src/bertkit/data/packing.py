@@ -64,8 +64,6 @@ class Packed:
 def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:
     """One batch of all the given sequences, in their order, as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
-    if not len(sizes) or not sizes.all():
-        raise InputError("a batch needs at least one sequence, and each sequence at least one token")
     row = np.concatenate(ids)
     return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes, grids=grids)
 
