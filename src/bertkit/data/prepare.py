@@ -90,7 +90,8 @@ def prepare_store(
     progress = _begin(out, tokenizer, _settings(corpus, tokenizer, cleaning, shard_tokens))
     if progress is None:
         return Store(out)
-    duplicates = _duplicates(corpus, out) if deduplicate else set()
+    texts = (document.text for document in corpus.watched("comparing"))
+    duplicates = duplicate_documents(texts, out) if deduplicate else set()
     with bar("preparing", corpus.size, "bytes") as show, ENGINES[engine](partial(UnitEncoder, tokenizer), workers) as run:
         waiting, read, dropped = list[Piece](), progress.read, list[dict[str, str]]()
         for piece, read, new in run(_units(corpus, min_words, duplicates, progress.read)):
@@ -135,11 +136,6 @@ def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progres
     if found.name == "manifest.json":
         return None
     return Progress(**content | {"shards": [Shard(**shard) for shard in content["shards"]]})
-
-
-def _duplicates(corpus: Corpus, out: Path) -> set[int]:
-    texts = (document.text for document in corpus.watched("comparing"))
-    return set(duplicate_documents(texts, out).tolist())
 
 
 def _units(corpus: Corpus, min_words: int, duplicates: set[int], done: int) -> Iterator[Unit]:
