@@ -60,12 +60,13 @@ def prepare(
 ) -> Store:
     """Turns a corpus into a token store; run again, it goes on where it stopped."""
     from bertkit.bundle.hub import find_model
-    from bertkit.data.prepare import Cleaning, prepare_store
+    from bertkit.data.prepare import prepare_store
 
     pieces = Tokenizer.load(find_model(tokenizer))
     documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
-    cleaning = Cleaning(min_words=min_words, deduplicate=deduplicate)
-    return prepare_store(documents, pieces, Path(out), workers=workers, engine=engine, cleaning=cleaning)
+    return prepare_store(
+        documents, pieces, Path(out), workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate
+    )
 
 
 def pretrain(

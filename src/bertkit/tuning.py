@@ -15,7 +15,7 @@ from bertkit.atomic import write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
-from bertkit.data.sets import SETS, find_file, find_set, read_set, write_answers, write_choices, write_submission, write_tags
+from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError, check_choice
 from bertkit.model.device import find_device, quick_precision
 from bertkit.tasks import TASKS
@@ -156,7 +156,7 @@ class Tuner:
 
     def hand_in(self, members: list[Bundle], data_dir: Path | str, folder: Path) -> None:
         """The official files: GLUE's for its test sets, the others' for dev too; for whatever splits there are."""
-        name, chosen = self.data.name, find_set(self.data.name)
+        name, chosen = self.data.name, SETS[self.data.name]
         also_dev = chosen.task in ("qa", "tagging", "choice")
         splits = [split for split in chosen.files if split not in ("train", "gold")] if also_dev else chosen.handed_in
         for split in splits:
@@ -196,7 +196,7 @@ def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named,
 
 def recipe_of(name: str) -> Tuning:
     """The paper's settings for a named set."""
-    chosen = find_set(name)
+    chosen = SETS[name]
     task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
     metrics = chosen.metrics if chosen.task in ("classification", "regression") else ()
     task = replace(task, metrics=metrics, context=chosen.task == "tagging")
@@ -237,7 +237,7 @@ def _take(plan: Plan, run: Path) -> Bundle:
 
 
 def _write_official(folder: Path, name: str, split: str, records: list[Any], answers: list[Any]) -> None:
-    kind = find_set(name).task
+    kind = SETS[name].task
     if kind == "qa":
         write_answers(folder / f"{split}.json", records, [answer.text for answer in answers])
         write_answers(folder / f"{split}-null.json", records, [answer.null_margin for answer in answers])

@@ -332,7 +332,7 @@ def test_a_row_without_places_has_no_loss():
 
 
 def test_inputs_of_which_nothing_is_known_are_packed():
-    one = Input(np.arange(1, 6), np.zeros(5, int), np.zeros(1, np.int64))
+    one = Input(np.arange(1, 6), np.zeros(5, int), np.zeros(1, np.int64), np.array([NOTHING]))
     assert pack_units([[one], [one]], Layout()).known == 0
 
 

@@ -17,22 +17,22 @@ def make_row(examples=2000, seed=0):
     special = (positions == 0) | (positions == sizes[owners] // 2) | (positions == sizes[owners] - 1)
     ids = np.where(special, 3, rng.integers(5, 1000, len(owners)))
     starts = special | np.append(True, special[:-1]) | (rng.random(len(owners)) < 0.7)
-    return Row(ids, owners, special, starts, examples), sizes, positions
+    return Row(ids, owners, positions, special, starts, sizes)
 
 
 def hide(scheme, rate=0.15, seed=0):
-    row, sizes, positions = make_row()
-    bits = draw(seed, 0, row.owners, positions)
-    return row, sizes, choose(row, Masking(scheme=scheme, rate=rate), bits)
+    row = make_row()
+    bits = draw(seed, 0, row.owners, row.positions)
+    return row, choose(row, Masking(scheme=scheme, rate=rate), bits)
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_rate_is_met_in_every_example_and_specials_stay(scheme, rate):
-    row, sizes, chosen = hide(scheme, rate)
+    row, chosen = hide(scheme, rate)
     assert not (chosen & row.special).any()
-    quota = np.maximum(1, np.rint(rate * sizes))
-    counts = np.bincount(row.owners[chosen], minlength=row.count)
+    quota = np.maximum(1, np.rint(rate * row.sizes))
+    counts = np.bincount(row.owners[chosen], minlength=len(row.sizes))
     assert (counts <= quota).all()
     if scheme == "piece":
         assert (counts == quota).all()
@@ -40,26 +40,26 @@ def test_the_rate_is_met_in_every_example_and_specials_stay(scheme, rate):
 
 
 def test_every_piece_is_as_likely_as_any_other():
-    row, _, positions = make_row(200)
+    row = make_row(200)
     hits = np.zeros(len(row.ids))
     for seed in range(300):
-        hits += choose(row, Masking(), draw(seed, 0, row.owners, positions))
+        hits += choose(row, Masking(), draw(seed, 0, row.owners, row.positions))
     share = hits[~row.special] / 300
     assert abs(share.mean() - 0.155) < 0.01
     assert share.std() < 0.03
 
 
 def test_whole_words_are_hidden_whole():
-    row, _, chosen = hide("whole-word")
+    row, chosen = hide("whole-word")
     inside = ~row.starts & ~row.special
     assert (chosen[1:] == chosen[:-1])[inside[1:]].all()
 
 
 def test_spans_have_the_lengths_of_spanbert():
     """In words: geometric with p = 0.2, at most ten, mean about 3.8."""
-    words, nothing = np.ones(100_000, bool), np.zeros(100_000, bool)
-    row = Row(np.arange(100_000), np.zeros(100_000, np.int64), nothing, words, 1)
-    spans = _spans(_words(row), draw(0, np.arange(100_000)))
+    places, words, nothing = np.arange(100_000), np.ones(100_000, bool), np.zeros(100_000, bool)
+    row = Row(places, np.zeros_like(places), places, nothing, words, np.array([100_000]))
+    spans = _spans(_words(row), draw(0, places))
     lengths = np.bincount(spans.ends - spans.begins, minlength=12)
     assert lengths[0] == lengths[11] == 0
     assert abs((spans.ends - spans.begins).mean() - 3.8) < 0.03
@@ -67,23 +67,22 @@ def test_spans_have_the_lengths_of_spanbert():
 
 
 def test_spans_are_hidden_in_whole_words_and_longer_runs():
-    row, _, chosen = hide("span")
+    row, chosen = hide("span")
     inside = ~row.starts & ~row.special
     assert (chosen[1:] == chosen[:-1])[inside[1:]].all()
     runs = {
         scheme: np.count_nonzero(hidden & ~np.append(False, hidden[:-1]))
         for scheme in SCHEMES
-        for hidden in [hide(scheme)[2]]
+        for hidden in [hide(scheme)[1]]
     }
     assert runs["span"] < 0.5 * runs["whole-word"] < 0.5 * runs["piece"]
 
 
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (1.0, 0.0), (0.0, 0.2)])
 def test_the_split_is_as_asked(mask, random):
-    row, _, chosen = hide("piece")
-    _, _, positions = make_row()
+    row, chosen = hide("piece")
     masking = Masking(mask=mask, random=random)
-    ids = replace(row, chosen, masking, draw(0, 1, row.owners, positions), MASK, ORDINARY)
+    ids = replace(row, chosen, masking, draw(0, 1, row.owners, row.positions), MASK, ORDINARY)
     assert (ids == row.ids)[~chosen].all()
     masked, changed = ids[chosen] == MASK, (ids != row.ids)[chosen]
     assert abs(masked.mean() - mask) < 0.01
@@ -92,9 +91,8 @@ def test_the_split_is_as_asked(mask, random):
 
 
 def test_a_span_shares_one_fate():
-    row, _, chosen = hide("span")
-    _, _, positions = make_row()
-    ids = replace(row, chosen, Masking(scheme="span"), draw(0, 1, row.owners, positions), MASK, ORDINARY)
+    row, chosen = hide("span")
+    ids = replace(row, chosen, Masking(scheme="span"), draw(0, 1, row.owners, row.positions), MASK, ORDINARY)
     together = chosen[1:] & chosen[:-1]
     assert ((ids[1:] == MASK) == (ids[:-1] == MASK))[together].all()
 

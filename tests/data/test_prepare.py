@@ -11,7 +11,7 @@ import pytest
 from support.stories import stories
 
 from bertkit.data import prepare
-from bertkit.data.prepare import Cleaning, prepare_store
+from bertkit.data.prepare import prepare_store
 from bertkit.errors import DataError, InputError
 from bertkit.text.corpus import Corpus
 from bertkit.text.sentences import split_sentences
@@ -62,7 +62,7 @@ def test_workers_do_not_change_a_bit(corpus, tokenizer, tmp_path):
 
 
 def test_short_and_repeated_documents_are_dropped(corpus, tokenizer, tmp_path):
-    store = prepare_store(corpus, tokenizer, tmp_path / "s", cleaning=Cleaning(min_words=3, deduplicate=True))
+    store = prepare_store(corpus, tokenizer, tmp_path / "s", min_words=3, deduplicate=True)
     assert store.manifest["dropped"] == {"short": 2, "duplicate": 2, "bad lines": 0}
     listed = [json.loads(line) for line in (tmp_path / "s" / "dropped.jsonl").read_text().splitlines()]
     assert sorted(one["reason"] for one in listed) == ["duplicate", "duplicate", "short", "short"]
@@ -77,8 +77,8 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_stopped_run_goes_on(corpus, tokenizer, tmp_path, monkeypatch, shards):
-    cleaning = Cleaning(min_words=3, deduplicate=True)
-    whole = prepare_store(corpus, tokenizer, tmp_path / "whole", shard_tokens=2000, cleaning=cleaning)
+    cleaning = dict(min_words=3, deduplicate=True)
+    whole = prepare_store(corpus, tokenizer, tmp_path / "whole", shard_tokens=2000, **cleaning)
     real = prepare.write_shard
 
     def stopping(folder, index, pieces):
@@ -88,11 +88,11 @@ def test_a_stopped_run_goes_on(corpus, tokenizer, tmp_path, monkeypatch, shards)
 
     monkeypatch.setattr(prepare, "write_shard", stopping)
     with pytest.raises(Stop):
-        prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000, cleaning=cleaning)
+        prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000, **cleaning)
     assert not (tmp_path / "s" / "manifest.json").exists()
     written = []
     monkeypatch.setattr(prepare, "write_shard", lambda f, i, p: written.append(i) or real(f, i, p))
-    prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000, cleaning=cleaning)
+    prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000, **cleaning)
     assert written == list(range(shards, len(whole.shards)))
     assert fingerprint(tmp_path / "s") == fingerprint(tmp_path / "whole")
 
@@ -126,7 +126,7 @@ def test_a_finished_store_is_left_alone_and_others_are_refused(corpus, tokenizer
     prepare_store(corpus, tokenizer, tmp_path / "s")
     assert fingerprint(tmp_path / "s") == before
     with pytest.raises(DataError, match=r"other settings \(cleaning differ\)"):
-        prepare_store(corpus, tokenizer, tmp_path / "s", cleaning=Cleaning(min_words=5))
+        prepare_store(corpus, tokenizer, tmp_path / "s", min_words=5)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     with pytest.raises(DataError, match="not empty and holds no store"):
@@ -139,5 +139,5 @@ def test_bad_arguments(corpus, tokenizer, tmp_path):
     with pytest.raises(InputError, match="workers is 0"):
         prepare_store(corpus, tokenizer, tmp_path / "s", workers=0)
     with pytest.raises(DataError, match="no document was left"):
-        prepare_store(corpus, tokenizer, tmp_path / "s", cleaning=Cleaning(min_words=10_000))
+        prepare_store(corpus, tokenizer, tmp_path / "s", min_words=10_000)
     assert not (tmp_path / "nothing").exists()

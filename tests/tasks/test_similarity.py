@@ -99,10 +99,10 @@ def test_targets_by_objective(tokenizer):
 
 
 def made_up(draw, sizes, per_unit, targets):
-    inputs = [Input(draw.integers(1, 50, size=n), np.zeros(n, int), np.zeros(1, int)) for n in sizes]
-    units = [inputs[i : i + per_unit] for i in range(0, len(inputs), per_unit)]
+    ids = [draw.integers(1, 50, size=n) for n in sizes]
+    units = [ids[i : i + per_unit] for i in range(0, len(ids), per_unit)]
     return [
-        [Input(one.ids, one.segments, one.places, np.array([target], np.float32)) for one in unit]
+        [Input(one, np.zeros(len(one), int), np.zeros(1, int), np.array([target], np.float32)) for one in unit]
         for unit, target in zip(units, targets, strict=True)
     ]
 

@@ -15,17 +15,17 @@ import numpy as np
 ROW = np.dtype([("hash", "S16"), ("document", "<i8")])
 
 
-def duplicate_documents(texts: Iterable[str], scratch: Path) -> np.ndarray:
-    """The numbers, in order, of documents whose words are those of an earlier one; white space does not count."""
+def duplicate_documents(texts: Iterable[str], scratch: Path) -> set[int]:
+    """The numbers of documents whose words are those of an earlier one; white space does not count."""
     with tempfile.TemporaryDirectory(dir=scratch, prefix=".hashes.") as folder, ExitStack() as stack:
         files = [stack.enter_context(open(Path(folder) / f"{byte:02x}", "w+b")) for byte in range(256)]
         for number, text in enumerate(texts):
             digest = hashlib.blake2b(" ".join(text.split()).encode(), digest_size=16).digest()
             files[digest[0]].write(digest + number.to_bytes(8, "little"))
-        later = []
+        later = set[int]()
         for file in files:
             file.seek(0)
             rows = np.frombuffer(file.read(), ROW)
             _, first = np.unique(rows["hash"], return_index=True)
-            later.append(np.delete(rows["document"], first))
-    return np.sort(np.concatenate(later))
+            later.update(np.delete(rows["document"], first).tolist())
+    return later

@@ -145,15 +145,14 @@ class ExampleSource:
         if examples.late:
             self._plan_ahead(examples.epoch + 1)
         spans = self.plan(examples.epoch)[examples.numbers]
-        row, segments, positions = self._row(spans)
-        bits = draw(self.seed, 4, examples.epoch, examples.numbers[row.owners], positions)
+        row, segments = self._row(spans)
         if self.settings.causal:
             places = np.flatnonzero(np.append(row.owners[1:] == row.owners[:-1], False))
             ids, targets = row.ids, row.ids[places + 1]
         else:
-            chosen = choose(row, self.settings.masking, bits)
-            fates = draw(self.seed, 5, examples.epoch, examples.numbers[row.owners], positions)
-            ids = replace(row, chosen, self.settings.masking, fates, self.tokenizer.mask, self._ordinary)
+            masking, which = self.settings.masking, (examples.epoch, examples.numbers[row.owners], row.positions)
+            chosen = choose(row, masking, draw(self.seed, 4, *which))
+            ids = replace(row, chosen, masking, draw(self.seed, 5, *which), self.tokenizer.mask, self._ordinary)
             places, targets = np.flatnonzero(chosen), row.ids[chosen]
         packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids)
         labels = spans.label if self.settings.pairs != "none" else np.full(len(spans), NOTHING)
@@ -169,8 +168,8 @@ class ExampleSource:
         )
         return arrays.map(torch.from_numpy)
 
-    def _row(self, spans: Spans) -> tuple[Row, np.ndarray, np.ndarray]:
-        """[CLS] A [SEP] B [SEP] of each example, one after the other; with segments and positions."""
+    def _row(self, spans: Spans) -> tuple[Row, np.ndarray]:
+        """[CLS] A [SEP] B [SEP] of each example, one after the other; and the segments."""
         sizes = spans.sizes
         owners = np.repeat(np.arange(len(spans)), sizes)
         positions = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -182,7 +181,7 @@ class ExampleSource:
         ids[~special] = self.store.ids_at(places[~special])
         starts = self.tokenizer.begins_word[ids]
         after = np.append(True, special[:-1])
-        return Row(ids, owners, special, starts | after, len(spans)), in_b.astype(np.int64), positions
+        return Row(ids, owners, positions, special, starts | after, sizes), in_b.astype(np.int64)
 
     def _capacity(self) -> int:
         """Places that any row can need: its share of hidden tokens, and rounding for each example."""

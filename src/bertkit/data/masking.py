@@ -36,15 +36,15 @@ class Row:
 
     ids: np.ndarray  # [T]
     owners: np.ndarray  # [T] the number of each token's example: 0, 0, …, 1, 1, …
+    positions: np.ndarray  # [T] 0, 1, 2, … within each example
     special: np.ndarray  # [T] [CLS] and [SEP]: never hidden
     starts: np.ndarray  # [T] the token begins a word
-    count: int  # examples
+    sizes: np.ndarray  # [B] tokens of each example
 
 
 def choose(row: Row, masking: Masking, bits: np.ndarray) -> np.ndarray:
     """[T] which tokens are hidden: of each example the rate of its length, at least one."""
-    lengths = np.bincount(row.owners, minlength=row.count)
-    quota = np.maximum(1, np.rint(masking.rate * lengths)).astype(np.int64)
+    quota = np.maximum(1, np.rint(masking.rate * row.sizes)).astype(np.int64)
     if masking.scheme == "piece":
         return _choose_pieces(row, quota, bits)
     words = _words(row)
@@ -74,11 +74,8 @@ class _Units:
 
 def _choose_pieces(row: Row, quota: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """The tokens with the lowest numbers of their example, special ones last."""
-    order = _sort(row.owners, bits, row.special)
-    lengths = np.bincount(row.owners, minlength=row.count)
-    rank = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    chosen = np.zeros(len(order), bool)
-    chosen[order] = rank < quota[row.owners]  # order keeps examples together, so owners need no sorting
+    order, chosen = _sort(row.owners, bits, row.special), np.zeros(len(row.ids), bool)
+    chosen[order] = row.positions < quota[row.owners]  # examples stay where they are in the order: positions are its ranks
     return chosen & ~row.special
 
 
@@ -105,7 +102,7 @@ def _spans(words: _Units, bits: np.ndarray) -> _Units:
 def _choose_units(row: Row, units: _Units, word_ends: np.ndarray, quota: np.ndarray, bits: np.ndarray) -> np.ndarray:
     """Takes units in random order, one of each example at a time; of one that would exceed the quota, the words that fit."""
     order = _sort(units.owners, bits[units.begins], np.zeros(len(units.begins), bool))
-    counts = np.bincount(units.owners, minlength=row.count)
+    counts = np.bincount(units.owners, minlength=len(row.sizes))
     first, left, chosen = np.cumsum(counts) - counts, quota.copy(), np.zeros(len(row.ids), bool)
     for turn in range(int(counts.max(initial=0))):
         active = np.flatnonzero((counts > turn) & (left > 0))
@@ -118,7 +115,7 @@ def _choose_units(row: Row, units: _Units, word_ends: np.ndarray, quota: np.ndar
         places = _ranges(begins[ends > begins], ends[ends > begins])
         fresh = places[~chosen[places]]
         chosen[fresh] = True
-        left -= np.bincount(row.owners[fresh], minlength=row.count)
+        left -= np.bincount(row.owners[fresh], minlength=len(row.sizes))
     return chosen
 
 

@@ -5,7 +5,7 @@ belongs to no text, and everything else in the batch gets a fixed size too: as m
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -57,15 +57,13 @@ class Packed:
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same with each tensor or array changed."""
-        batch, beside = self.batch.map(change), {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, batch=batch, **{n: change(v) for n, v in beside.items() if hasattr(v, "shape")})
+        beside = {name: change(value) for name, value in vars(self).items() if hasattr(value, "shape")}
+        return replace(self, batch=self.batch.map(change), **beside)
 
 
 def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:
     """One batch of all the given sequences, in their order, as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
-    if not len(sizes) or not sizes.all():
-        raise InputError("a batch needs at least one sequence, and each sequence at least one token")
     row = np.concatenate(ids)
     return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes, grids=grids)
 
@@ -83,8 +81,6 @@ def lay_row(
     A row without a shape is filled up to a multiple of so many tokens."""
     longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
     fill = shapes.budget - len(ids) if shapes else -len(ids) % multiple
-    if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
-        raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
     positions = np.arange(len(ids)) - np.repeat(ends - sizes, sizes)
     buckets, places = _buckets(sizes, ends - sizes, longest, shapes) if grids else ((), ends)

@@ -34,14 +34,6 @@ MEMO = 192 * 2**20  # bytes of a worker's memory of chunks
 
 
 @dataclass(frozen=True)
-class Cleaning:
-    """Which documents are left out."""
-
-    min_words: int = 0
-    deduplicate: bool = False
-
-
-@dataclass(frozen=True)
 class Unit:
     """Documents to encode, how many have been read with them, and those of them that were left out."""
 
@@ -85,21 +77,24 @@ def prepare_store(
     *,
     workers: int = 1,
     engine: str = "local",
-    cleaning: Cleaning | None = None,
+    min_words: int = 0,
+    deduplicate: bool = False,
     shard_tokens: int = SHARD,
 ) -> Store:
-    """Makes the store, or goes on making it where an earlier run stopped."""
+    """Makes the store, or goes on making it where an earlier run stopped. Left out are documents of fewer words than
+    `min_words`, and those that repeat an earlier one if `deduplicate`."""
     check_choice("engine", engine, ENGINES)
     if workers < 1:
         raise InputError(f"workers is {workers}; expected at least 1")
-    cleaning = cleaning or Cleaning()
+    cleaning = {"min_words": min_words, "deduplicate": deduplicate}
     progress = _begin(out, tokenizer, _settings(corpus, tokenizer, cleaning, shard_tokens))
     if progress is None:
         return Store(out)
-    duplicates = _duplicates(corpus, cleaning, out)
+    texts = (document.text for document in corpus.watched("comparing"))
+    duplicates = duplicate_documents(texts, out) if deduplicate else set()
     with bar("preparing", corpus.size, "bytes") as show, ENGINES[engine](partial(UnitEncoder, tokenizer), workers) as run:
         waiting, read, dropped = list[Piece](), progress.read, list[dict[str, str]]()
-        for piece, read, new in run(_units(corpus, cleaning, duplicates, progress.read)):
+        for piece, read, new in run(_units(corpus, min_words, duplicates, progress.read)):
             waiting.append(piece)
             dropped += new
             show(corpus.position, f"{read:,} documents")
@@ -114,13 +109,13 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype:
     return np.dtype(np.uint16 if len(tokenizer) <= 2**16 else np.uint32)
 
 
-def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: Cleaning, shard_tokens: int) -> dict[str, Any]:
+def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: dict[str, int], shard_tokens: int) -> dict[str, Any]:
     """All that the store depends on."""
     return {
         "sources": [[file.name, file.stat().st_size] for file in corpus.files],
         "bad_lines": corpus.bad,
         "tokenizer": hashlib.sha256(tokenizer.content.encode()).hexdigest(),
-        "cleaning": asdict(cleaning),
+        "cleaning": cleaning,
         "shard_tokens": shard_tokens,
     }
 
@@ -143,20 +138,13 @@ def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progres
     return Progress(**content | {"shards": [Shard(**shard) for shard in content["shards"]]})
 
 
-def _duplicates(corpus: Corpus, cleaning: Cleaning, out: Path) -> set[int]:
-    if not cleaning.deduplicate:
-        return set()
-    texts = (document.text for document in corpus.watched("comparing"))
-    return set(duplicate_documents(texts, out).tolist())
-
-
-def _units(corpus: Corpus, cleaning: Cleaning, duplicates: set[int], done: int) -> Iterator[Unit]:
+def _units(corpus: Corpus, min_words: int, duplicates: set[int], done: int) -> Iterator[Unit]:
     """The documents after the first `done`, in units; where a unit ends depends on the documents alone."""
     documents, size, dropped, read = list[Document](), 0, list[dict[str, str]](), done
     for read, document in enumerate(islice(corpus, done, None), start=done + 1):
         if read - 1 in duplicates:
             dropped.append(_dropped("duplicate", document))
-        elif cleaning.min_words and len(document.text.split()) < cleaning.min_words:
+        elif min_words and len(document.text.split()) < min_words:
             dropped.append(_dropped("short", document))
         else:
             documents.append(document)

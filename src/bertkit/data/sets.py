@@ -13,7 +13,7 @@ from typing import Any
 from bertkit.atomic import write_text
 from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
-from bertkit.errors import DataError, InputError, check_choice
+from bertkit.errors import DataError, check_choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +89,15 @@ SETS = {
 
 def read_set(name: str, data_dir: Path | str, split: str, bad: str | None = None) -> Table:
     """The records of one split of a named set; a test split need have no labels."""
-    chosen, file = find_set(name), find_file(name, data_dir, split)
+    chosen, file = SETS[name], find_file(name, data_dir, split)
     columns = replace(chosen.columns, header=chosen.headers.get(split, ()))
     labelled = not split.startswith("test")
     return read_records(file, chosen.task, columns, classes=chosen.labels, labelled=labelled, bad=bad or chosen.bad)
 
 
-def find_set(name: str) -> NamedSet:
-    check_choice("set", name, SETS)
-    return SETS[name]
-
-
 def find_file(name: str, data_dir: Path | str, split: str) -> Path:
     """The file of a split, in the set's folder under `data_dir` or in `data_dir` itself."""
-    chosen = find_set(name)
+    chosen = SETS[name]
     check_choice(f"split of {name}", split, chosen.files)
     files = [Path(data_dir) / folder / file for folder in (chosen.folder, "") for file in chosen.files[split].split()]
     found = next((file for file in files if file.is_file()), None)
@@ -116,8 +111,6 @@ def write_submission(
     folder: Path | str, name: str, split: str, records: Sequence[Record], predictions: Sequence[str | float]
 ) -> Path:
     """A file as GLUE takes it, under the name GLUE knows: index and prediction, scores held to 0 … 5."""
-    if split not in find_set(name).handed_in:
-        raise InputError(f'GLUE takes no file for "{split}" of {name}; expected a test split of a GLUE set')
     path = Path(folder) / SETS[name].handed_in[split]
     shown = [value if isinstance(value, str) else f"{min(max(float(value), 0.0), 5.0):.3f}" for value in predictions]
     _write_lines(path, ["index\tprediction", *map("\t".join, zip(_ids(records), shown, strict=True))])

@@ -1,7 +1,7 @@
 """What the encoder reads of a record: one sequence, several to choose from, or windows of a long one. No torch here."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -19,14 +19,13 @@ class Input:
     ids: np.ndarray  # [T]
     segments: np.ndarray  # [T]
     places: np.ndarray  # [M] tokens at which something is told: [CLS], the first pieces of words, or all
-    targets: np.ndarray = field(default_factory=lambda: np.zeros(0))  # the task's own; empty where nothing is known
+    targets: np.ndarray  # the task's own, NOTHING or no number where nothing is known
     origin: Any = None  # what decoding needs: word numbers, or characters of the text
 
     @classmethod
-    def of(cls, encoding: Encoding, targets: Any = None) -> Self:
+    def of(cls, encoding: Encoding, targets: Any) -> Self:
         """A sequence that is judged by its first token."""
-        known = np.zeros(0) if targets is None else np.asarray(targets)
-        return cls(encoding.ids, encoding.segments, np.zeros(1, np.int64), known)
+        return cls(encoding.ids, encoding.segments, np.zeros(1, np.int64), np.asarray(targets))
 
     def __len__(self) -> int:
         return len(self.ids)

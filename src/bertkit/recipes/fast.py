@@ -1,7 +1,5 @@
 """For a short budget on one device: what later work, and our own trials (docs/lab-notes.md), found to give more for less."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from bertkit.data.masking import Masking
