@@ -57,8 +57,8 @@ class Packed:
 
     def map(self, change: Callable[[Any], Any]) -> Self:
         """The same with each tensor or array changed."""
-        beside = {name: change(value) for name, value in vars(self).items() if hasattr(value, "shape")}
-        return replace(self, batch=self.batch.map(change), **beside)
+        batch, beside = self.batch.map(change), {name: v for name, v in vars(self).items() if hasattr(v, "shape")}
+        return replace(self, batch=batch, **{name: change(value) for name, value in beside.items()})
 
 
 def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:

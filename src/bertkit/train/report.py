@@ -74,5 +74,6 @@ def _curves(rows: list[dict[str, Any]]) -> str:
     """Four plots as one SVG."""
     told = {"masked": BLUE, "token": GREEN, "held_out": ORANGE, "next": GREY, "generator": GREY}
     panels = {kind: {f"{name}_{kind}": colour for name, colour in told.items()} for kind in ("loss", "accuracy")}
+    del panels["loss"]["generator_loss"]  # far above what it is there for
     panels |= {"learning rate": {"lr": BLUE}, "tokens per second": {"tokens_per_second": BLUE}}
     return draw([curves(title, rows, series) for title, series in panels.items()])
