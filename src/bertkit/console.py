@@ -53,7 +53,7 @@ Workers = Annotated[int, Option(help="Processes, or actors on a cluster.")]
 
 def _maker(parameter: inspect.Parameter) -> Callable[..., Any] | None:
     """The function that a parameter's type is marked with."""
-    mark = parameter.annotation.__metadata__[0]
+    mark = getattr(parameter.annotation, "__metadata__", (None,))[0]
     return mark if inspect.isfunction(mark) else None
 
 

@@ -62,8 +62,14 @@ def test_fixed_boundaries_cover_the_row_in_short_steps(sizes):
 
 
 def test_what_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="at least one sequence"):
+        pack([])
+    with pytest.raises(InputError, match="at least one token"):
+        pack([np.zeros(0, int)])
     with pytest.raises(InputError, match="fits none of the lengths"):
         pack([np.zeros(65, int)], shapes=SHAPES)
+    with pytest.raises(InputError, match="do not fit a row of 128"):
+        pack([np.zeros(60, int)] * 3, shapes=SHAPES)
 
 
 def test_a_few_long_sequences_lie_apart_from_many_short_ones():

@@ -64,6 +64,8 @@ class Packed:
 def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:
     """One batch of all the given sequences, in their order, as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
+    if not len(sizes) or not sizes.all():
+        raise InputError("a batch needs at least one sequence, and each sequence at least one token")
     row = np.concatenate(ids)
     return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes, grids=grids)
 
@@ -81,6 +83,8 @@ def lay_row(
     A row without a shape is filled up to a multiple of so many tokens."""
     longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
     fill = shapes.budget - len(ids) if shapes else -len(ids) % multiple
+    if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
+        raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)
     positions = np.arange(len(ids)) - np.repeat(ends - sizes, sizes)
     buckets, places = _buckets(sizes, ends - sizes, longest, shapes) if grids else ((), ends)

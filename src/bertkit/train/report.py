@@ -20,7 +20,8 @@ def write_report(run: Path, *, samples: Sequence[str] = ()) -> Path:
     rows = read_metrics(run)
     recipe = json.loads((run / "recipe.json").read_text(encoding="utf-8"))["recipe"]
     shown = [f"<div class='sample'>{sample}</div>" for sample in samples]
-    note = "green: right; red: the model's piece, then the true one"
+    filler = "generator" if recipe["objective"] == "replaced" else "model"
+    note = f"green: right; red: the {filler}'s piece, then the true one"
     parts = [
         cards(_figures(rows)),
         section("Curves", _curves(rows)),
