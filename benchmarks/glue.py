@@ -1,12 +1,13 @@
 """What is a model worth? Fine-tunes it on every task whose files are there, and puts its dev figures beside published ones.
 
-`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts, and of several --rates the one
-that suits a set best on dev, as the paper chose it; several runs share a GPU.
+`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts; of several --rates the one that
+suits a set best on dev, as the paper chose it. Several runs share a GPU.
 GLUE-6 is the mean of CoLA, SST-2, MRPC (F1), STS-B, QNLI and RTE.
 """
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,6 @@ from measure import data, report
 GLUE6 = ("glue/cola", "glue/sst2", "glue/mrpc", "glue/stsb", "glue/qnli", "glue/rte")
 SMALL = ("glue/cola", "glue/mrpc", "glue/stsb", "glue/rte", "glue/wnli")  # with three seeds
 OTHERS = ("glue/qqp", "glue/wnli", "boolq", "squad/v1", "squad/v2", "hellaswag", "conll2003")
-RATE = "3e-5"  # of learning, unless others are named
 BERT_BASE = {  # the paper's, on dev where it says so, else on test
     **{"glue/cola": 52.1, "glue/sst2": 92.7, "glue/mrpc": 86.7, "glue/stsb": 85.8, "glue/qnli": 88.4, "glue/rte": 66.4},
     **{"squad/v1": 88.5, "conll2003": 96.4},
@@ -36,9 +36,9 @@ def main() -> None:
 
 def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
     """A row for each set, and one for GLUE-6 if all of it is there."""
-    rates, seeds = options.rates.split(","), range(options.seeds)
-    plans = [(name, rate, seed) for name in names if name in SMALL for rate in rates for seed in seeds]
-    plans = [(name, RATE, 0) for name in names if name not in SMALL] + plans  # what takes longest first
+    rates, by_size = options.rates.split(","), sorted(names, key=lambda name: name in SMALL)  # what takes longest first
+    seeds = {name: range(options.seeds if name in SMALL else 1) for name in names}
+    plans = [(name, rate, seed) for name in by_size for rate in rates for seed in seeds[name]]
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
         runs = list(pool.map(lambda plan: tune(*plan, options, Path(scratch)), plans))
     rows = [best_row(name, [run for run in runs if run["set"] == name]) for name in names]
@@ -71,7 +71,7 @@ def arguments() -> argparse.Namespace:
 
 def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", default=RATE, help="learning rates for the small sets, with commas between")
+    parser.add_argument("--rates", default="3e-5", help="of learning, with commas between")
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
     return parser
@@ -90,6 +90,7 @@ def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: 
         print(f"{name}, {rate}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
         return found
     results = json.loads((out / "results.json").read_text())
+    shutil.rmtree(out)  # a base model's run takes 2 GB
     headline = "f1" if name.startswith("squad") else next(iter(results["metrics"]))
     score = 100 * results["metrics"][headline]
     print(f"{name}, {rate}, seed {seed}: {headline} {score:.2f}, {results['seconds']:.0f} s", flush=True)

@@ -1,4 +1,8 @@
+import resource
+
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from bertkit.atomic import new_file, new_folder
 from bertkit.errors import ArtifactError
@@ -48,3 +52,21 @@ def test_others_may_read_what_the_umask_lets_them(tmp_path):
     (tmp_path / "usual").touch()
     usual = (tmp_path / "usual").stat().st_mode
     assert usual == (tmp_path / "one").stat().st_mode == (tmp_path / "f/m").stat().st_mode
+
+
+@pytest.fixture
+def no_room():
+    """Files above 64 KB are refused, as all are by a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (65_536, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_weights_on_a_full_disk_are_an_error_of_ours_and_leave_nothing(tmp_path, no_room):
+    weights = {"a": torch.zeros(100_000)}
+    with pytest.raises(ArtifactError, match="d: could not"), new_folder(tmp_path / "d", marker="m") as aside:
+        save_file(weights, aside / "w")
+    with pytest.raises(ArtifactError, match="make room"), new_file(tmp_path / "w") as aside:
+        save_file(weights, aside)
+    assert list(tmp_path.iterdir()) == []

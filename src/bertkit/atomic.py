@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from bertkit.errors import ArtifactError, BertkitError, ConfigError
 
 
@@ -26,6 +28,8 @@ def new_file(path: Path | str) -> Iterator[Path]:
         aside.chmod(usual)
         _flush(aside)
         aside.replace(path)
+    except SafetensorError as error:
+        raise _unwritten(path, error) from error
     finally:
         aside.unlink(missing_ok=True)
 
@@ -56,6 +60,8 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
                 file.chmod(aside.stat().st_mode & 0o666)  # of a folder's usual mode, what files have
                 _flush(file)
         _take_place(aside, path)
+    except SafetensorError as error:
+        raise _unwritten(path, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -82,6 +88,11 @@ def checksum(file: Path) -> str:
 def _beside(path: Path) -> Path:
     """A name that nobody else has."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+
+def _unwritten(path: Path, error: SafetensorError) -> ArtifactError:
+    """What a full disk raises, which safetensors does not tell as an OSError."""
+    return ArtifactError(f"{path}: could not be written ({error}); make room, or give another place")
 
 
 def _take_place(aside: Path, path: Path) -> None:
