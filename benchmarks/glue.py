@@ -71,7 +71,7 @@ def arguments() -> argparse.Namespace:
 
 def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", default="3e-5", help="of learning, with commas between")
+    parser.add_argument("--rates", default="3e-5", help="learning rates, with commas between")
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
     return parser

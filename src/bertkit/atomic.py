@@ -24,12 +24,11 @@ def new_file(path: Path | str) -> Iterator[Path]:
     aside.touch()
     usual = aside.stat().st_mode  # some libraries make files that only their owner may read
     try:
-        yield aside
+        with _room_for(path):
+            yield aside
         aside.chmod(usual)
         _flush(aside)
         aside.replace(path)
-    except SafetensorError as error:
-        raise _unwritten(path, error) from error
     finally:
         aside.unlink(missing_ok=True)
 
@@ -54,14 +53,13 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     aside = _beside(path)
     aside.mkdir()
     try:
-        yield aside
+        with _room_for(path):
+            yield aside
         for file in sorted(aside.rglob("*")):
             if file.is_file():
                 file.chmod(aside.stat().st_mode & 0o666)  # of a folder's usual mode, what files have
                 _flush(file)
         _take_place(aside, path)
-    except SafetensorError as error:
-        raise _unwritten(path, error) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -90,9 +88,13 @@ def _beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
-def _unwritten(path: Path, error: SafetensorError) -> ArtifactError:
-    """What a full disk raises, which safetensors does not tell as an OSError."""
-    return ArtifactError(f"{path}: could not be written ({error}); make room, or give another place")
+@contextmanager
+def _room_for(path: Path) -> Iterator[None]:
+    """On a full disk safetensors raises what is no OSError: it becomes an error of ours."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise ArtifactError(f"{path}: could not be written ({error}); make room, or give another place") from error
 
 
 def _take_place(aside: Path, path: Path) -> None:
