@@ -90,11 +90,13 @@ def _beside(path: Path) -> Path:
 
 @contextmanager
 def _room_for(path: Path) -> Iterator[None]:
-    """On a full disk safetensors raises what is no OSError: it becomes an error of ours."""
+    """What files, numpy and safetensors raise on a full disk says neither where nor what to do."""
     try:
         yield
-    except SafetensorError as error:
-        raise ArtifactError(f"{path}: could not be written ({error}); make room, or give another place") from error
+    except (SafetensorError, OSError) as error:
+        if type(error) not in (SafetensorError, OSError):  # kinds of OSError name their file
+            raise
+        raise ArtifactError(f"{path}: could not be written ({error}); is there room on the disk?") from error
 
 
 def _take_place(aside: Path, path: Path) -> None:

@@ -12,7 +12,7 @@ from support.stories import stories
 
 from bertkit.data import prepare
 from bertkit.data.prepare import prepare_store
-from bertkit.errors import DataError, InputError
+from bertkit.errors import ConfigError, DataError, InputError
 from bertkit.text.corpus import Corpus
 from bertkit.text.sentences import split_sentences
 
@@ -75,7 +75,7 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [0, 1, 2])
 def test_a_stopped_run_goes_on(corpus, tokenizer, tmp_path, monkeypatch, shards):
     cleaning = dict(min_words=3, deduplicate=True)
     whole = prepare_store(corpus, tokenizer, tmp_path / "whole", shard_tokens=2000, **cleaning)
@@ -109,11 +109,12 @@ def test_a_killed_run_goes_on(corpus, tokenizer, tmp_path):
     arguments = (corpus.files, tokenizer, tmp_path / "s")
     child = multiprocessing.get_context("fork").Process(target=run_slowly, args=arguments)
     child.start()
-    while not (tmp_path / "s" / "progress.json").exists():
+    progress = tmp_path / "s" / "progress.json"
+    while not (progress.exists() and json.loads(progress.read_text())["shards"]):
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGKILL)
     child.join()
-    assert len(whole.shards) > len(json.loads((tmp_path / "s" / "progress.json").read_text())["shards"])
+    assert len(whole.shards) > len(json.loads(progress.read_text())["shards"])
     prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000)
     for file in (tmp_path / "s").glob(".*"):
         file.unlink()  # what the killed process was writing aside
@@ -131,6 +132,12 @@ def test_a_finished_store_is_left_alone_and_others_are_refused(corpus, tokenizer
     (tmp_path / "mine" / "thesis").touch()
     with pytest.raises(DataError, match="not empty and holds no store"):
         prepare_store(corpus, tokenizer, tmp_path / "mine")
+    (tmp_path / "mine" / "manifest.json").write_text('{"name": "of another program"}')
+    with pytest.raises(DataError, match="not empty and holds no store"):
+        prepare_store(corpus, tokenizer, tmp_path / "mine")
+    (tmp_path / "mine" / "manifest.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"manifest\.json: not readable as JSON"):
+        prepare_store(corpus, tokenizer, tmp_path / "mine")
 
 
 def test_bad_arguments(corpus, tokenizer, tmp_path):
@@ -140,4 +147,5 @@ def test_bad_arguments(corpus, tokenizer, tmp_path):
         prepare_store(corpus, tokenizer, tmp_path / "s", workers=0)
     with pytest.raises(DataError, match="no document was left"):
         prepare_store(corpus, tokenizer, tmp_path / "s", min_words=10_000)
+    assert prepare_store(corpus, tokenizer, tmp_path / "s").documents  # as nothing was stored, it is not in the way
     assert not (tmp_path / "nothing").exists()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.atomic import write_text
+from bertkit.atomic import read_json, write_text
 from bertkit.data.duplicates import duplicate_documents
 from bertkit.data.engines import ENGINES
 from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
@@ -122,18 +122,20 @@ def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: dict[str, int], sh
 
 def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progress | None:
     """What there is to go on from; None when the store is finished already."""
-    found = next((out / name for name in ("manifest.json", "progress.json") if (out / name).exists()), None)
-    if found is None:
-        if out.exists() and any(out.iterdir()):
-            raise DataError("the folder is not empty and holds no store; give another --out", out)
+    finished = out / "manifest.json"
+    found = finished if finished.exists() else out / "progress.json"
+    content = read_json(found)
+    if "settings" not in content and out.exists() and any(out.iterdir()):
+        raise DataError("the folder is not empty and holds no store; give another --out", out)
+    if not content.get("shards"):  # nothing is lost by beginning anew
         out.mkdir(parents=True, exist_ok=True)
-        (out / "tokenizer").mkdir()
+        _save(out, progress := Progress(settings))
+        (out / "tokenizer").mkdir(exist_ok=True)
         tokenizer.write_files(out / "tokenizer")
-        return Progress(settings)
-    content = json.loads(found.read_text(encoding="utf-8"))
+        return progress
     if differing := [name for name in settings if content["settings"][name] != settings[name]]:
         raise DataError(f"made with other settings ({', '.join(differing)} differ); remove it, or give another --out", found)
-    if found.name == "manifest.json":
+    if found == finished:
         return None
     return Progress(**content | {"shards": [Shard(**shard) for shard in content["shards"]]})
 
@@ -170,6 +172,10 @@ def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dr
         progress.listed = stream.tell()
     progress.read = read
     progress.dropped = dict(Counter(progress.dropped) + Counter(one["reason"] for one in dropped))
+    _save(out, progress)
+
+
+def _save(out: Path, progress: Progress) -> None:
     write_text(out / "progress.json", json.dumps(asdict(progress)))
 
 
