@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 from bertkit.atomic import new_file, new_folder, write_text
-from bertkit.errors import ArtifactError
+from bertkit.errors import ArtifactError, WriteError
 
 
 def test_a_file_appears_only_when_whole(tmp_path):
@@ -66,12 +66,12 @@ def no_room():
 
 def test_a_full_disk_is_an_error_of_ours_and_leaves_nothing(tmp_path, no_room):
     weights = {"a": torch.zeros(100_000)}
-    with pytest.raises(ArtifactError, match="d: could not"), new_folder(tmp_path / "d", marker="m") as aside:
+    with pytest.raises(WriteError, match="d: could not"), new_folder(tmp_path / "d", marker="m") as aside:
         save_file(weights, aside / "w")
-    with pytest.raises(ArtifactError, match="is there room"), new_file(tmp_path / "w") as aside:
+    with pytest.raises(WriteError, match="is there room"), new_file(tmp_path / "w") as aside:
         save_file(weights, aside)
-    with pytest.raises(ArtifactError, match=r"t: could not be written .*File too large"):
+    with pytest.raises(WriteError, match=r"t: could not be written .*File too large"):
         write_text(tmp_path / "t", "a" * 100_000)
-    with pytest.raises(ArtifactError, match=r"n: could not be written .*requested"), new_file(tmp_path / "n") as aside:
+    with pytest.raises(WriteError, match=r"n: could not be written .*requested"), new_file(tmp_path / "n") as aside:
         np.zeros(100_000).tofile(aside)
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from bertkit.errors import ArtifactError, BertkitError, ConfigError
+from bertkit.errors import ArtifactError, BertkitError, ConfigError, WriteError
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def _room_for(path: Path) -> Iterator[None]:
     except (SafetensorError, OSError) as error:
         if type(error) not in (SafetensorError, OSError):  # kinds of OSError name their file
             raise
-        raise ArtifactError(f"{path}: could not be written ({error}); is there room on the disk?") from error
+        raise WriteError(f"{path}: could not be written ({error}); is there room on the disk?") from error
 
 
 def _take_place(aside: Path, path: Path) -> None:

@@ -7,7 +7,8 @@
     ├── ArtifactError     a model folder, a weights file, a checkpoint
     ├── TrainingError     a run that cannot go on
     ├── MissingExtra      an optional library that is not installed
-    └── HubError          a hub model that could not be fetched
+    ├── HubError          a hub model that could not be fetched
+    └── WriteError        a file or folder that could not be written
 
 The command line prints the message and exits with code 2; everything else is a bug and shows its traceback.
 """
@@ -53,6 +54,10 @@ class MissingExtra(BertkitError, ImportError):
 
 class HubError(BertkitError, OSError):
     """A hub model that could not be fetched."""
+
+
+class WriteError(BertkitError, OSError):
+    """A file or folder that could not be written."""
 
 
 def did_you_mean(found: str, known: Iterable[str], cutoff: float = 0.75) -> str:
