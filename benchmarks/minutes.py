@@ -30,6 +30,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--budgets", default="5m,10m,20m")
     parser.add_argument("--keep", default="minutes", help="the folder for the runs; what is there already goes on")
     parser.add_argument("--set", action="append", default=[], dest="changes", help="a setting of the recipe")
+    parser.add_argument(
+        "--tune", action="append", default=[], dest="settings", help="one of fine-tuning, as layer_decay=0.85"
+    )
     return with_amounts(parser).parse_args()
 
 
@@ -39,7 +42,7 @@ def row_of(budget: str, run: Path, options: argparse.Namespace) -> dict:
     command += ["--out", str(run), "--workers", "8", *(word for one in options.changes for word in ("--set", one))]
     subprocess.run(command, check=True)
     row = {"budget": budget, "seconds in all": round(time.monotonic() - begin)} | figures(run)
-    options.model, options.settings = str(run / "model"), []
+    options.model = str(run / "model")
     found = {one["set"]: one["dev"] for one in measured(GLUE6, options)}
     row |= {name.removeprefix("glue/"): score for name, score in found.items()}
     print(row, flush=True)
