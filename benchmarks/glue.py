@@ -19,6 +19,9 @@ from statistics import mean, median
 
 from measure import data, report
 
+from bertkit.errors import InputError
+from bertkit.train.recipe import Tuning, change
+
 GLUE6 = ("glue/cola", "glue/sst2", "glue/mrpc", "glue/stsb", "glue/qnli", "glue/rte")
 SMALL = ("glue/cola", "glue/mrpc", "glue/stsb", "glue/rte", "glue/wnli")  # with three seeds
 OTHERS = ("glue/qqp", "glue/wnli", "boolq", "squad/v1", "squad/v2", "hellaswag", "conll2003")
@@ -65,7 +68,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model")
     parser.add_argument("--name", default="", help="what to call it in the table")
     parser.add_argument("--tasks", default="", help="some of the sets, with commas between")
-    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting, such as epochs=1")
     return with_amounts(parser).parse_args()
 
 
@@ -74,7 +76,19 @@ def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--rates", default="3e-5", help="learning rates, with commas between")
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
+    parser.add_argument(
+        "--tune", type=setting, action="append", default=[], help="a setting of fine-tuning: layer_decay=0.85"
+    )
     return parser
+
+
+def setting(text: str) -> str:
+    """Refused here if there is none such, not after minutes of pre-training."""
+    try:
+        change(Tuning(), [text])
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: Path) -> dict:
@@ -82,10 +96,10 @@ def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: 
     out = scratch / f"{name.replace('/', '-')}-{rate}-{seed}"
     words = ["finetune", name, "--model", options.model, "--data-dir", str(data() / "tasks"), "--out", str(out)]
     longer = [f"epochs={options.small_epochs}"] if options.small_epochs and name in SMALL else []
-    settings = [f"optimizer.lr={rate}", f"seed={seed}", *longer, *options.settings]
-    words += [word for setting in settings for word in ("--set", setting)]
+    settings = [f"optimizer.lr={rate}", f"seed={seed}", *longer, *options.tune]
+    words += [word for one in settings for word in ("--set", one)]
     done = subprocess.run([sys.executable, "-m", "bertkit", *words], capture_output=True, text=True)
-    found = {"set": name, "rate": rate, "score": float("nan"), "headline": "failed", "seconds": 0.0}
+    found = {"set": name, "rate": rate, "score": float("-inf"), "headline": "failed", "seconds": 0.0}
     if done.returncode:
         print(f"{name}, {rate}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
         return found

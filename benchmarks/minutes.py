@@ -29,17 +29,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recipe", default="fast-base")
     parser.add_argument("--budgets", default="5m,10m,20m")
     parser.add_argument("--keep", default="minutes", help="the folder for the runs; what is there already goes on")
-    parser.add_argument("--set", action="append", default=[], dest="changes", help="a setting of the recipe")
-    parser.add_argument(
-        "--tune", action="append", default=[], dest="settings", help="one of fine-tuning, as layer_decay=0.85"
-    )
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the recipe")
     return with_amounts(parser).parse_args()
 
 
 def row_of(budget: str, run: Path, options: argparse.Namespace) -> dict:
     begin = time.monotonic()
     command = [sys.executable, "-m", "bertkit", "pretrain", options.store, "--recipe", options.recipe, "--budget", budget]
-    command += ["--out", str(run), "--workers", "8", *(word for one in options.changes for word in ("--set", one))]
+    command += ["--out", str(run), "--workers", "8", *(word for one in options.settings for word in ("--set", one))]
     subprocess.run(command, check=True)
     row = {"budget": budget, "seconds in all": round(time.monotonic() - begin)} | figures(run)
     options.model = str(run / "model")
