@@ -116,6 +116,19 @@ def test_gelu_is_gelu(shape, compiled):
     torch.testing.assert_close(linear.bias.grad.double(), bias.grad, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("shape", [(1000, 768, 3072), (40, 384, 1536)])
+def test_gelu_within_the_product_is_nearer_than_after_it(shape):
+    torch.manual_seed(0)
+    count, width, feedforward = shape
+    linear = torch.nn.Linear(width, feedforward, device="cuda", dtype=torch.bfloat16)
+    x = 2 * torch.randn(count, width, device="cuda", dtype=torch.bfloat16)
+    exact = F.gelu(F.linear(x.double(), linear.weight.double(), linear.bias.double()))
+    with torch.inference_mode():
+        mine, after = activated(x, linear, F.gelu).double(), F.gelu(linear(x)).double()
+    assert (mine - exact).norm() <= (after - exact).norm()
+    torch.testing.assert_close(mine, exact, atol=2e-3, rtol=0.005)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("shape", [(1000, 2048), (131, 300), (1, 3)])
 def test_gated_gelu_is_gelu_times_gate(shape, compiled):

@@ -16,7 +16,7 @@ from bertkit.model.kernels.short import kept
 
 LOG2E = 1.4426950408889634
 TILES = {  # queries and keys of a tile, warps, stages of loading ahead
-    "forward": (128, 64, 8, 3),
+    "forward": (64, 64, 4, 3),
     "keys": (32, 128, 4, 3),
     "queries": (64, 32, 4, 3),
 }
