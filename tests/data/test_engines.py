@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -39,6 +43,25 @@ def test_units_are_taken_only_as_they_are_worked_on():
     with local(partial(Doubler, 2), 2) as run:
         next(run(units()))
     assert len(taken) < 10
+
+
+def test_processes_end_with_the_one_that_made_them():
+    code = """if __name__ == "__main__":
+    import os, operator
+    from functools import partial
+    from bertkit.data.engines import processes, work
+    pool = processes(partial(partial, eval), 1)
+    print(pool.submit(work, "__import__('os').getpid()").result(), flush=True)
+    os.kill(os.getpid(), 9)"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        child = int(parent.stdout.readline())
+    for _ in range(200):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {child} still waits for work")
 
 
 def test_engines_have_names():

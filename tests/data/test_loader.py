@@ -1,3 +1,5 @@
+import pickle
+from concurrent.futures import Future
 from contextlib import closing
 
 import pytest
@@ -47,3 +49,17 @@ def test_ranks_share_the_rows_of_one_order(sources):
             expected = [row.batch.ids for row in whole.rows]
             assert all(torch.equal(x.batch.ids, y) for x, y in zip(a.rows, expected[0::2], strict=True))
             assert all(torch.equal(x.batch.ids, y) for x, y in zip(b.rows, expected[1::2], strict=True))
+
+
+def test_the_first_step_does_not_wait_for_the_processes(sources):
+    with closing(Loader(sources)) as plain, closing(Loader(sources, workers=1)) as ahead:
+        ahead.pool.submit = lambda *unit: Future()
+        assert ids(take(ahead, ASKED[:1])) == ids(take(plain, ASKED[:1]))
+
+
+def test_sources_fit_the_pipe_to_a_new_process(sources):
+    """64 KB; to write more is to wait until the process is there to read."""
+    assert len(pickle.dumps(sources)) < 2**14
+    copies = pickle.loads(pickle.dumps(sources))
+    with closing(Loader(sources)) as mine, closing(Loader(copies)) as theirs:
+        assert ids(take(mine, ASKED)) == ids(take(theirs, ASKED))

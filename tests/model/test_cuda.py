@@ -18,6 +18,7 @@ from bertkit.model.norm import Norm
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
 from bertkit.model.kernels.short import attend_short
 from bertkit.model.kernels.tiles import attend_tiles
 
@@ -83,6 +84,19 @@ def test_gradients_know_what_was_dropped(kernel):
     dropped = (q @ k.mT / 8).softmax(-1) * kept.transpose(0, 1) / 0.7
     (dropped @ v).transpose(0, 1).backward(upper.float())
     assert (qkv.grad.float() - plain.grad).norm() < 0.02 * plain.grad.norm()
+
+
+def test_operators_are_what_they_tell_the_compiler():
+    """Shapes and types of results, what has a gradient, and that nothing given is changed."""
+    width, bounds = 96, torch.tensor([0, 20, 50, 50], dtype=torch.int32, device="cuda")
+    x, qkv = (torch.randn(50, *shape, device="cuda", requires_grad=True) for shape in ((width,), (3, 2, 16)))
+    for operator, inputs in (
+        (quick_gelu, (x, torch.randn(width, device="cuda", requires_grad=True))),
+        (quick_gated_gelu, (x,)),
+        (attend_short, (qkv, bounds, random_key(x.device), 32, 0.1, False)),
+        (attend_tiles, (qkv, bounds, random_key(x.device), 192, 0.1, False)),
+    ):
+        torch.library.opcheck(operator, inputs)
 
 
 def test_the_same_bits_each_time():

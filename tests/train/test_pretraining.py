@@ -18,7 +18,7 @@ from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
 from bertkit.train.fit import Trainer
-from bertkit.train.pretraining import PretrainingFeed, pretraining_job
+from bertkit.train.pretraining import PretrainingFeed, phase_sources, pretraining_job
 from bertkit.train.recipe import Phase
 
 CPU = find_device("cpu")
@@ -30,7 +30,7 @@ def store(tmp_path_factory):
 
 
 def feed_of(store, recipe=SMALL_RUN, world=None):
-    return PretrainingFeed(recipe, store, CPU, world or World(), workers=0)
+    return PretrainingFeed(recipe, phase_sources(recipe, store, CPU)[0], world or World(), workers=0)
 
 
 def ids(step):

@@ -1,11 +1,13 @@
 """Where units of work are done: here, in processes beside this one, or on a Ray cluster. Results come in order."""
 
 import multiprocessing
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle
+from threading import Thread
 from typing import Any
 
 from bertkit.errors import import_extra
@@ -99,7 +101,15 @@ _made = list[Worker]()  # this process's own
 
 
 def _start(make: Callable[[], Worker]) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     _made.append(make())
+
+
+def _end_with_parent() -> None:
+    """A process whose parent was killed would wait for work forever."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
 
 
 def work(unit: Any) -> Any:

@@ -6,7 +6,8 @@ fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, 
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bertkit.data.pairs import Spans, plan_spans
 from bertkit.data.store import Store
 from bertkit.data.windows import NOTHING
 from bertkit.errors import DataError
+from bertkit.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +75,27 @@ class ExampleSource:
     evaluation: bool = False  # show those, else the others
 
     def __post_init__(self) -> None:
-        self.tokenizer, settings = self.store.tokenizer, self.settings
-        special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
-        self._ordinary = np.setdiff1d(np.arange(len(self.tokenizer)), special)
-        if self.tokens < settings.length:
-            short = f"a row of {self.tokens} tokens is shorter than an example of {settings.length}"
+        length = self.settings.length
+        if self.tokens < length:
+            short = f"a row of {self.tokens} tokens is shorter than an example of {length}"
             raise DataError(short, self.store.path)
         self._plans, self._coming = dict[int, Spans](), dict[int, Future[Spans]]()
         usual = float(self.plan(0).sizes.mean())
-        self.shapes = Shapes(self.tokens, (settings.length,), crowding=1.2 * settings.length / usual)
+        self.shapes = Shapes(self.tokens, (length,), crowding=1.2 * length / usual)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Little enough that nobody waits for another process to take it; that one plans for itself."""
+        kept = (*(one.name for one in fields(self)), "shapes")
+        return {name: getattr(self, name) for name in kept} | {"_plans": {}, "_coming": {}}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.store.tokenizer
+
+    @cached_property
+    def _ordinary(self) -> np.ndarray:
+        special = (self.tokenizer.pad, self.tokenizer.unk, self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.mask)
+        return np.setdiff1d(np.arange(len(self.tokenizer)), special)
 
     def plan(self, epoch: int) -> Spans:
         """An epoch's examples in the order of the store; the last two plans are kept."""
@@ -96,9 +110,6 @@ class ExampleSource:
         """Begins to plan an epoch in a thread, so that nobody waits for it when it comes: seconds, for a large store."""
         if epoch not in self._plans and epoch not in self._coming:
             self._coming[epoch] = ThreadPoolExecutor(1).submit(self._make_plan, epoch)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_coming": {}}
 
     def _make_plan(self, epoch: int) -> Spans:
         s = self.settings

@@ -1,7 +1,8 @@
 """Batches prepared ahead, in processes beside the one that trains.
 
 A step asks for the rows at a cursor. What the next steps will most likely ask for is begun at once; if they ask for
-something else (a new phase, a larger batch), it is dropped and begun anew. So looking ahead never changes what a step gets.
+something else (a new phase, a larger batch), it is dropped. So looking ahead never changes what a step gets. What nobody
+began is prepared here, as is the first step, while the processes start.
 """
 
 from collections import deque
@@ -33,21 +34,21 @@ class Loader:
 
     def step(self, phase: int, rows: int, cursor: int) -> Step:
         """The rows of a step: `rows` of them over all ranks."""
-        if self.pool is None:
-            mine, behind = self._descriptors(phase, rows, cursor)
-            return Step([self.sources[phase].batch(examples) for examples in mine], behind)
-        if not self._begun or self._begun[0][0] != (phase, rows, cursor):
-            self._drop()
-            self._begin(phase, rows, cursor)
-        _, futures, behind = self._begun.popleft()
-        while len(self._begun) < self.ahead:
-            self._begin(phase, rows, self._begun[-1][2] if self._begun else behind)
-        return Step([future.result() for future in futures], behind)
-
-    def _begin(self, phase: int, rows: int, cursor: int) -> None:
-        assert self.pool is not None
+        if self._begun and self._begun[0][0] == (phase, rows, cursor):
+            _, futures, behind = self._begun.popleft()
+            self._look_ahead(phase, rows, behind)
+            return Step([future.result() for future in futures], behind)
+        self._drop()
         mine, behind = self._descriptors(phase, rows, cursor)
-        self._begun.append(((phase, rows, cursor), [self.pool.submit(work, (phase, one)) for one in mine], behind))
+        self._look_ahead(phase, rows, behind)
+        return Step([self.sources[phase].batch(examples) for examples in mine], behind)
+
+    def _look_ahead(self, phase: int, rows: int, cursor: int) -> None:
+        """Begins the steps from a cursor on, in the processes if there are any."""
+        while self.pool and len(self._begun) < self.ahead:
+            cursor = self._begun[-1][2] if self._begun else cursor
+            mine, behind = self._descriptors(phase, rows, cursor)
+            self._begun.append(((phase, rows, cursor), [self.pool.submit(work, (phase, one)) for one in mine], behind))
 
     def _descriptors(self, phase: int, rows: int, cursor: int) -> tuple[list[Examples], int]:
         """The examples of this rank's rows, and the cursor behind the rows of all ranks."""

@@ -24,8 +24,7 @@ def activated(x: Tensor, linear: nn.Linear, activation: Activation) -> Tensor:
     """activation(W x + b). On narrow values of a GPU, adding b and GELU are one kernel, of half the time; where no gradient
     is wanted, they are the product's last step. That one is by tanh, off by 5e-4 at most, but on what is not rounded yet."""
     if activation is F.gelu and linear.bias is not None and x.is_cuda and (x := narrow(x)).dtype != torch.float32:
-        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or x.dtype != linear.weight.dtype
-        if not plain:
+        if not (torch.is_grad_enabled() or torch.compiler.is_compiling() or x.dtype != linear.weight.dtype):
             return torch._addmm_activation(linear.bias, x, linear.weight.T, use_gelu=True)
         from bertkit.model.kernels.gelu import quick_gelu  # Triton is there with CUDA only
 

@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,8 @@ from bertkit.train.report import filled_samples
 class PretrainingFeed:
     """Rows of the phase that a run is in."""
 
-    def __init__(self, recipe: Recipe, store: Store, device: torch.device, world: World, workers: int):
+    def __init__(self, recipe: Recipe, sources: list[ExampleSource], world: World, workers: int):
         self.recipe, self.size = recipe, world.size
-        sources = [_source(recipe, store, device, index, evaluation=False) for index in range(len(recipe.phases))]
         self.loader = Loader(sources, workers=workers, rank=world.rank, world=world.size)
 
     def step(self, progress: float, state: State) -> Step:
@@ -57,9 +58,8 @@ def pretraining_job(
         if isinstance(part, Encoder):
             part.checkpointing = recipe.checkpointing
     recipe = replace(recipe, graphs=recipe.graphs and device.type == "cuda" and world.size == 1)
-    feed = PretrainingFeed(recipe, store, device, world, workers)
-    phases = range(len(recipe.phases)) if recipe.held_out else ()
-    held_out = [_source(recipe, store, device, index, evaluation=True) for index in phases]
+    sources, held_out = phase_sources(recipe, store, device)
+    feed = PretrainingFeed(recipe, sources, world, workers)
     evaluate = partial(_evaluate, held_out, recipe) if held_out else None
     job = Job(run, recipe, network, feed, device, world, export, evaluate=evaluate)
 
@@ -71,7 +71,16 @@ def pretraining_job(
     return job, samples
 
 
-def _source(recipe: Recipe, store: Store, device: torch.device, phase: int, *, evaluation: bool) -> ExampleSource:
+def phase_sources(recipe: Recipe, store: Store, device: torch.device) -> tuple[list[ExampleSource], list[ExampleSource]]:
+    """For each phase, examples to train on, and held-out ones if there are to be any. All are planned at once: that takes
+    seconds for a large store."""
+    phases, kinds = range(len(recipe.phases)), (False, True) if recipe.held_out else (False,)
+    with ThreadPoolExecutor() as pool:
+        made = list(pool.map(lambda one: _source(recipe, store, device, *one), product(kinds, phases)))
+    return made[: len(phases)], made[len(phases) :]
+
+
+def _source(recipe: Recipe, store: Store, device: torch.device, evaluation: bool, phase: int) -> ExampleSource:
     base = ExampleSettings(pairs=recipe.pairs, short=recipe.short, masking=recipe.masking, causal=recipe.config.causal)
     settings = replace(base, length=recipe.phases[phase].length)
     seed = recipe.seed + 1000 * phase + (500 if evaluation else 0)

@@ -89,7 +89,7 @@ def _gated_backward(
     tl.store(out + second, (u * x * below).to(out.dtype.element_ty), inside)
 
 
-@torch.library.triton_op("bertkit::gelu", mutates_args=())
+@torch.library.custom_op("bertkit::gelu", mutates_args=())
 def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias) for x [T, F] and bias [F]."""
     out = torch.empty_like(x)
@@ -97,14 +97,14 @@ def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-@torch.library.triton_op("bertkit::gelu_backward", mutates_args=())
+@torch.library.custom_op("bertkit::gelu_backward", mutates_args=())
 def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     out, sums = torch.empty_like(x), x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
     _launch(_gelu_backward, SPAN, x.shape, x, bias, upper.contiguous(), out, sums)
     return out, sums.sum(0).to(bias.dtype)
 
 
-@torch.library.triton_op("bertkit::gated_gelu", mutates_args=())
+@torch.library.custom_op("bertkit::gated_gelu", mutates_args=())
 def quick_gated_gelu(h: Tensor) -> Tensor:
     """gelu(x) · gate for h = [x, gate], [T, 2 F]."""
     out = h.new_empty(len(h), h.shape[1] // 2)
@@ -112,7 +112,7 @@ def quick_gated_gelu(h: Tensor) -> Tensor:
     return out
 
 
-@torch.library.triton_op("bertkit::gated_gelu_backward", mutates_args=())
+@torch.library.custom_op("bertkit::gated_gelu_backward", mutates_args=())
 def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
     out = torch.empty_like(h)
     _launch(_gated_backward, GATED_ROWS, upper.shape, h, upper.contiguous(), out)
@@ -124,12 +124,16 @@ def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor) -> None:
     count, width = shape
     sizes = dict(width=width, rows=min(ROWS, span), columns=COLUMNS, span=span)
     grid = (triton.cdiv(count, span) * triton.cdiv(width, COLUMNS),)
-    torch.library.wrap_triton(kernel)[grid](*tensors, count, **sizes, num_warps=WARPS)
+    kernel[grid](*tensors, count, **sizes, num_warps=WARPS)
 
 
 def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
+quick_gelu.register_fake(lambda x, bias: torch.empty_like(x))
+_gelu_gradient.register_fake(lambda x, bias, upper: (torch.empty_like(x), torch.empty_like(bias)))
+quick_gated_gelu.register_fake(lambda h: h.new_empty(h.shape[0], h.shape[1] // 2))
+_gated_gradient.register_fake(lambda h, upper: torch.empty_like(h))
 quick_gelu.register_autograd(lambda ctx, upper: _gelu_gradient(*ctx.saved_tensors, upper), setup_context=_keep)
 quick_gated_gelu.register_autograd(lambda ctx, upper: _gated_gradient(*ctx.saved_tensors, upper), setup_context=_keep)

@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+LOG2E = 1.4426950408889634  # exponentials are powers of two
+
 
 @triton.jit
 def _drawn(place, key):
@@ -106,7 +108,7 @@ def _short_backward(
         tl.store(to + heads * width, (tl.dot(tl.trans(ds), q) * natural).to(q.dtype), inside)
 
 
-@torch.library.triton_op("bertkit::attend_short", mutates_args=())
+@torch.library.custom_op("bertkit::attend_short", mutates_args=())
 def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], sequences of at most 128 tokens; key seeds dropout."""
     out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
@@ -114,7 +116,7 @@ def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: f
     return out
 
 
-@torch.library.triton_op("bertkit::attend_short_backward", mutates_args=())
+@torch.library.custom_op("bertkit::attend_short_backward", mutates_args=())
 def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     out = torch.empty_like(qkv)
     _launch(_short_backward, (qkv, upper.contiguous(), out), bounds, key, longest, rate, causal)
@@ -124,19 +126,9 @@ def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: 
 def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> None:
     heads, width = tensors[0].shape[2:]
     size = max(16, triton.next_power_of_2(longest))
-    scale = width**-0.5 * 1.4426950408889634
-    torch.library.wrap_triton(kernel)[(bounds.shape[0] - 1, heads)](
-        *tensors,
-        bounds,
-        key,
-        scale=scale,
-        heads=heads,
-        width=width,
-        size=size,
-        causal=causal,
-        rate=rate,
-        num_warps=8 if size == 128 else 4,
-    )
+    settings = dict(scale=width**-0.5 * LOG2E, heads=heads, width=width, size=size, causal=causal, rate=rate)
+    grid = (bounds.shape[0] - 1, heads)
+    kernel[grid](*tensors, bounds, key, **settings, num_warps=8 if size == 128 else 4)
 
 
 def _keep(ctx, inputs, output) -> None:
@@ -149,4 +141,6 @@ def _backpropagate(ctx, upper: Tensor):
     return _gradient(qkv, upper, bounds, key, *ctx.settings), None, None, None, None, None
 
 
+attend_short.register_fake(lambda qkv, *_: qkv.new_empty(qkv.shape[0], *qkv.shape[2:]))
+_gradient.register_fake(lambda qkv, *_: torch.empty_like(qkv))
 attend_short.register_autograd(_backpropagate, setup_context=_keep)

@@ -12,9 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertkit.model.kernels.short import kept
+from bertkit.model.kernels.short import LOG2E, kept
 
-LOG2E = 1.4426950408889634
 TILES = {  # queries and keys of a tile, warps, stages of loading ahead
     "forward": (64, 64, 4, 3),
     "keys": (32, 128, 4, 3),
@@ -196,16 +195,15 @@ def _tiles_backward_keys(
         tl.store(out + places + 2 * heads * width, (dv * (1 / (1 - rate))).to(k.dtype), there)
 
 
-@torch.library.triton_op("bertkit::attend_tiles", mutates_args=())
+@torch.library.custom_op("bertkit::attend_tiles", mutates_args=())
 def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> tuple[Tensor, Tensor]:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], and what the gradient needs [H, T]; key seeds dropout."""
-    out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
-    totals = qkv.new_empty(qkv.shape[2], qkv.shape[0], dtype=torch.float32)
+    out, totals = _room(qkv)
     _launch(_tiles_forward, "forward", 0, (qkv, out, totals), bounds, key, longest, rate, causal)
     return out, totals
 
 
-@torch.library.triton_op("bertkit::attend_tiles_backward", mutates_args=())
+@torch.library.custom_op("bertkit::attend_tiles_backward", mutates_args=())
 def _gradient(
     qkv: Tensor,
     upper: Tensor,
@@ -224,29 +222,21 @@ def _gradient(
     return found
 
 
+def _room(qkv: Tensor, *settings: object) -> tuple[Tensor, Tensor]:
+    tokens, _, heads, width = qkv.shape
+    return qkv.new_empty(tokens, heads, width), qkv.new_empty(heads, tokens, dtype=torch.float32)
+
+
 def _launch(
     kernel, kind: str, side: int, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool
 ) -> None:
     tokens, _, heads, width = tensors[0].shape
     rows, columns, warps, stages = TILES[kind]
-    tiles = triton.cdiv(longest, (rows, columns)[side])
-    torch.library.wrap_triton(kernel)[(tiles * (bounds.shape[0] - 1), heads)](
-        *tensors,
-        bounds,
-        key,
-        tokens,
-        tiles,
-        scale=width**-0.5 * LOG2E,
-        heads=heads,
-        width=width,
-        size=triton.next_power_of_2(longest),
-        causal=causal,
-        rate=rate,
-        rows=rows,
-        columns=columns,
-        num_warps=warps,
-        num_stages=stages,
-    )
+    tiles, size = triton.cdiv(longest, (rows, columns)[side]), triton.next_power_of_2(longest)
+    settings = dict(scale=width**-0.5 * LOG2E, heads=heads, width=width, size=size, causal=causal, rate=rate)
+    grid = (tiles * (bounds.shape[0] - 1), heads)
+    tile = dict(rows=rows, columns=columns, num_warps=warps, num_stages=stages)
+    kernel[grid](*tensors, bounds, key, tokens, tiles, **settings, **tile)
 
 
 def _keep(ctx, inputs, output) -> None:
@@ -259,4 +249,6 @@ def _backpropagate(ctx, upper: Tensor, _):
     return _gradient(qkv, upper, out, totals, bounds, key, *ctx.settings), None, None, None, None, None
 
 
+attend_tiles.register_fake(_room)
+_gradient.register_fake(lambda qkv, *_: torch.empty_like(qkv))
 attend_tiles.register_autograd(_backpropagate, setup_context=_keep)
