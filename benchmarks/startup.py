@@ -1,5 +1,5 @@
-"""How long until it trains? Seconds from the command to the first step's line and to a later one's: pre-training of BERT-base,
-and fine-tuning, with the compiler's caches empty and once more with what the first run left there."""
+"""How long until it trains? Seconds from the command to the first step's line and to a later one's: pre-training and
+fine-tuning, with the compiler's caches empty and once more with what the first run left there."""
 
 import os
 import shutil
