@@ -47,10 +47,10 @@ def test_units_are_taken_only_as_they_are_worked_on():
 
 def test_processes_end_with_the_one_that_made_them():
     code = """if __name__ == "__main__":
-    import os, operator
+    import os
     from functools import partial
     from bertkit.data.engines import processes, work
-    pool = processes(partial(partial, eval), 1)
+    pool = processes(partial(partial, eval), 1)  # its worker is eval
     print(pool.submit(work, "__import__('os').getpid()").result(), flush=True)
     os.kill(os.getpid(), 9)"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

@@ -111,7 +111,7 @@ def _short_backward(
 @torch.library.custom_op("bertkit::attend_short", mutates_args=())
 def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], sequences of at most 128 tokens; key seeds dropout."""
-    out = qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
+    out = room(qkv)
     _launch(_short_forward, (qkv, out), bounds, key, longest, rate, causal)
     return out
 
@@ -121,6 +121,11 @@ def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: 
     out = torch.empty_like(qkv)
     _launch(_short_backward, (qkv, upper.contiguous(), out), bounds, key, longest, rate, causal)
     return out
+
+
+def room(qkv: Tensor, *settings: object) -> Tensor:
+    """For mixed values [T, H, K]."""
+    return qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
 
 
 def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> None:
@@ -141,6 +146,6 @@ def _backpropagate(ctx, upper: Tensor):
     return _gradient(qkv, upper, bounds, key, *ctx.settings), None, None, None, None, None
 
 
-attend_short.register_fake(lambda qkv, *_: qkv.new_empty(qkv.shape[0], *qkv.shape[2:]))
+attend_short.register_fake(room)
 _gradient.register_fake(lambda qkv, *_: torch.empty_like(qkv))
 attend_short.register_autograd(_backpropagate, setup_context=_keep)

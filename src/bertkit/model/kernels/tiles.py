@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertkit.model.kernels.short import LOG2E, kept
+from bertkit.model.kernels.short import LOG2E, kept, room
 
 TILES = {  # queries and keys of a tile, warps, stages of loading ahead
     "forward": (64, 64, 4, 3),
@@ -223,8 +223,8 @@ def _gradient(
 
 
 def _room(qkv: Tensor, *settings: object) -> tuple[Tensor, Tensor]:
-    tokens, _, heads, width = qkv.shape
-    return qkv.new_empty(tokens, heads, width), qkv.new_empty(heads, tokens, dtype=torch.float32)
+    """For mixed values [T, H, K], and softmax's denominators [H, T]."""
+    return room(qkv), qkv.new_empty(qkv.shape[2], qkv.shape[0], dtype=torch.float32)
 
 
 def _launch(
