@@ -53,6 +53,7 @@ def test_accumulation_is_one_big_batch(store, one_row, tmp_path):
 CODE = """
 import sys
 from dataclasses import replace
+from pathlib import Path
 import bertkit, torch
 from train.test_distributed import EXACT
 torch.set_num_threads(1)
@@ -61,6 +62,8 @@ recipe = replace(EXACT, row_tokens=256, compile="compile" in flags)
 if "muon" in flags:
     recipe = replace(recipe, optimizer=replace(recipe.optimizer, kind="muon"))
 bertkit.pretrain(store, run, recipe=recipe, device="cpu", quiet=True, shard="shard" in flags)
+left = [name for file in Path("/proc/self/task").glob("*/comm") if "gloo" in (name := file.read_text())]
+assert not left, f"threads that would be aborted when Python ends: {left}"
 """
 
 

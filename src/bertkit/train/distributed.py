@@ -1,5 +1,6 @@
 """Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -60,6 +61,7 @@ class World:
 def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Module:
     """FSDP2: weights, gradients and moments are cut over ranks; a block is put together when it is its turn."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    _meshes.append(mesh)
     for blocks in (module for module in network.modules() if isinstance(module, nn.ModuleList)):
         if compile:
             compile_parts(*blocks)
@@ -105,4 +107,17 @@ def join_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     try:
         yield world, device
     finally:
-        dist.destroy_process_group()
+        _leave()
+
+
+_meshes = list[DeviceMesh]()  # of sharded models
+
+
+def _leave() -> None:
+    """Destroys the group, and gloo's threads with it: one that lets go of a tensor while Python ends would be aborted. What
+    keeps a group alive are sharded models, which are full of cycles, and their meshes, which torch has in its caches."""
+    dist.destroy_process_group()
+    for mesh in _meshes:
+        getattr(mesh, "_pg_registry", {}).clear()
+    _meshes.clear()
+    gc.collect()
