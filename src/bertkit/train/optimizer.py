@@ -90,14 +90,15 @@ class Muon(torch.optim.Muon):
                 torch._foreach_add_(parameters, updates.unbind(), alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
 
     def _momenta(self, parameters: list[Tensor], momentum: float) -> Tensor:
-        """Nesterov's [n, r, c]."""
+        """Nesterov's [n, r, c]; the gradients are used up."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for parameter in parameters:
             if not self.state[parameter]:
                 self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         torch._foreach_lerp_(kept, gradients, 1 - momentum)
-        return torch.stack(torch._foreach_lerp(gradients, kept, momentum))
+        torch._foreach_lerp_(gradients, kept, momentum)
+        return torch.stack(gradients)
 
 
 def orthogonal(x: Tensor, coefficients: tuple[float, float, float], steps: int) -> Tensor:
