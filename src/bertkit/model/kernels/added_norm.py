@@ -27,6 +27,6 @@ def _added_norm(
 def quick_added_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
     """For x and y [T, D]; has no gradient."""
     out, (count, width) = torch.empty_like(x), x.shape
-    sizes = dict(width=width, rows=ROWS, columns=triton.next_power_of_2(width))
-    _added_norm[(triton.cdiv(count, ROWS),)](x, y, weight, bias, out, count, epsilon, **sizes, num_warps=WARPS)
+    sizes = dict(width=width, rows=ROWS, columns=triton.next_power_of_2(width), num_warps=WARPS, enable_fp_fusion=True)
+    _added_norm[(triton.cdiv(count, ROWS),)](x, y, weight, bias, out, count, epsilon, **sizes)
     return out

@@ -124,7 +124,7 @@ def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor) -> None:
     count, width = shape
     sizes = dict(width=width, rows=min(ROWS, span), columns=COLUMNS, span=span)
     grid = (triton.cdiv(count, span) * triton.cdiv(width, COLUMNS),)
-    kernel[grid](*tensors, count, **sizes, num_warps=WARPS)
+    kernel[grid](*tensors, count, **sizes, num_warps=WARPS, enable_fp_fusion=True)
 
 
 def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:

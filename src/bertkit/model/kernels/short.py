@@ -133,7 +133,7 @@ def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: fl
     size = max(16, triton.next_power_of_2(longest))
     settings = dict(scale=width**-0.5 * LOG2E, heads=heads, width=width, size=size, causal=causal, rate=rate)
     grid = (bounds.shape[0] - 1, heads)
-    kernel[grid](*tensors, bounds, key, **settings, num_warps=8 if size == 128 else 4)
+    kernel[grid](*tensors, bounds, key, **settings, num_warps=8 if size == 128 else 4, enable_fp_fusion=True)
 
 
 def _keep(ctx, inputs, output) -> None:

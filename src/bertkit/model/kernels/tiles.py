@@ -235,7 +235,7 @@ def _launch(
     tiles, size = triton.cdiv(longest, (rows, columns)[side]), triton.next_power_of_2(longest)
     settings = dict(scale=width**-0.5 * LOG2E, heads=heads, width=width, size=size, causal=causal, rate=rate)
     grid = (tiles * (bounds.shape[0] - 1), heads)
-    tile = dict(rows=rows, columns=columns, num_warps=warps, num_stages=stages)
+    tile = dict(rows=rows, columns=columns, num_warps=warps, num_stages=stages, enable_fp_fusion=True)
     kernel[grid](*tensors, bounds, key, tokens, tiles, **settings, **tile)
 
 
