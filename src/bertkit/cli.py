@@ -255,9 +255,12 @@ def export(
 
 
 @verb("bertkit info bert-base")
-def info(model: console.ModelName) -> Told:
-    """Look inside a model: sizes, parameters by part, vocabulary, provenance."""
-    facts = bertkit.load(model, device="cpu").describe()
+def info(model: Annotated[str, Argument(help="A model's folder, checkpoint or hub name; or a store.")]) -> Told:
+    """Look inside a model: sizes, parameters by part, vocabulary, provenance; or a store, whose files are all checked."""
+    from bertkit.data.store import Store
+
+    stored = (Path(model) / "manifest.json").is_file()
+    facts = Store(model).describe() if stored else bertkit.load(model, device="cpu").describe()
     yield facts
     for name, value in facts.items():
         yield f"{name:<12} {readable(value)}"

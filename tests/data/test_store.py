@@ -26,7 +26,14 @@ def test_what_is_written_is_read(folder, tokenizer):
     assert store.document_bounds.tolist() == [0, 2, 3, 4]
     assert store.ids_at(np.array([[9, 0], [6, 7]])).tolist() == [[9, 0], [6, 7]]
     assert store.tokenizer.vocabulary == tokenizer.vocabulary
-    store.verify()
+    told = store.describe()
+    assert (told["tokens"], told["sentences"], told["documents"], told["shards"], told["checksums"]) == (
+        10,
+        4,
+        3,
+        2,
+        "right",
+    )
 
 
 def test_damage_is_named(folder):
@@ -34,7 +41,7 @@ def test_damage_is_named(folder):
     content = file.read_bytes()
     file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     with pytest.raises(DataError, match=r"00001\.ids: the file fails its checksum"):
-        Store(folder).verify()
+        Store(folder).describe()
     file.write_bytes(content[:-2])
     with pytest.raises(DataError, match="has 4 bytes, the manifest says 6"):
         Store(folder)

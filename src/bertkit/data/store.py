@@ -106,12 +106,14 @@ class Store:
             ids[mine] = self._ids[shard][places[mine] - self.begins[shard]]
         return ids
 
-    def verify(self) -> None:
-        """Reads every file once and compares its checksum."""
+    def describe(self) -> dict[str, Any]:
+        """What is in it, once every file was read and has its checksum."""
         for index, shard in enumerate(self.shards):
             for part in PARTS:
                 if checksum(self._file(index, part)) != shard.checksums[part]:
                     raise DataError("the file fails its checksum; prepare the store again", self._file(index, part))
+        told = {name: value for name, value in self.manifest.items() if name not in ("format", "shards")}
+        return told | {"vocabulary": len(self.tokenizer), "shards": len(self.shards), "checksums": "right"}
 
     @cached_property
     def _ids(self) -> list[np.ndarray]:
