@@ -259,8 +259,8 @@ def info(model: Annotated[str, Argument(help="A model's folder, checkpoint or hu
     """Look inside a model: sizes, parameters by part, vocabulary, provenance; or a store, whose files are all checked."""
     from bertkit.data.store import Store
 
-    stored = (Path(model) / "manifest.json").is_file()
-    facts = Store(model).describe() if stored else bertkit.load(model, device="cpu").describe()
+    stored = Path(model, "manifest.json").is_file() and not Path(model, "config.json").exists()
+    facts = (Store(model) if stored else bertkit.load(model, device="cpu")).describe()
     yield facts
     for name, value in facts.items():
         yield f"{name:<12} {readable(value)}"

@@ -77,8 +77,7 @@ class ExampleSource:
     def __post_init__(self) -> None:
         length = self.settings.length
         if self.tokens < length:
-            short = f"a row of {self.tokens} tokens is shorter than an example of {length}"
-            raise DataError(short, self.store.path)
+            raise DataError(f"a row of {self.tokens} tokens is shorter than an example of {length}", self.store.path)
         self._plans, self._coming = dict[int, Spans](), dict[int, Future[Spans]]()
         usual = float(self.plan(0).sizes.mean())
         self.shapes = Shapes(self.tokens, (length,), crowding=1.2 * length / usual)

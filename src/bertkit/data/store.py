@@ -19,6 +19,7 @@ import numpy as np
 
 from bertkit.atomic import checksum, new_file, write_text
 from bertkit.errors import DataError
+from bertkit.progress import bar
 from bertkit.text.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -108,10 +109,12 @@ class Store:
 
     def describe(self) -> dict[str, Any]:
         """What is in it, once every file was read and has its checksum."""
-        for index, shard in enumerate(self.shards):
-            for part in PARTS:
-                if checksum(self._file(index, part)) != shard.checksums[part]:
-                    raise DataError("the file fails its checksum; prepare the store again", self._file(index, part))
+        files = {self._file(i, part): shard.checksums.get(part) for i, shard in enumerate(self.shards) for part in PARTS}
+        with bar("checking", len(files)) as show:
+            for done, (file, expected) in enumerate(files.items(), start=1):
+                if checksum(file) != expected:
+                    raise DataError("the file fails its checksum; prepare the store again", file)
+                show(done)
         told = {name: value for name, value in self.manifest.items() if name not in ("format", "shards")}
         return told | {"vocabulary": len(self.tokenizer), "shards": len(self.shards), "checksums": "right"}
 

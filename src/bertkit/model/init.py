@@ -22,7 +22,7 @@ def initialize(module: nn.Module, std: float) -> None:
 
 @torch.no_grad()
 def truncated_normal_(weight: Tensor, std: float) -> None:
-    """A normal distribution's values within two deviations, by its inverse: a fifth of the time of drawing until all are."""
+    """A normal distribution within two deviations, by its inverse: a quarter of the time of drawing until all fit."""
     weight.uniform_(-math.erf(2**0.5), math.erf(2**0.5)).erfinv_().mul_(2**0.5 * std)
 
 

@@ -58,6 +58,9 @@ class World:
         return nn.parallel.DistributedDataParallel(network, [device] if device.type == "cuda" else None)
 
 
+_meshes = list[DeviceMesh]()  # of sharded models, until this process leaves its world
+
+
 def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Module:
     """FSDP2: weights, gradients and moments are cut over ranks; a block is put together when it is its turn."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
@@ -110,14 +113,10 @@ def join_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
         _leave()
 
 
-_meshes = list[DeviceMesh]()  # of sharded models
-
-
 def _leave() -> None:
     """Destroys the group, and gloo's threads with it: one that lets go of a tensor while Python ends would be aborted. What
     keeps a group alive are sharded models, which are full of cycles, and their meshes, which torch has in its caches."""
     dist.destroy_process_group()
-    for mesh in _meshes:
-        getattr(mesh, "_pg_registry", {}).clear()
-    _meshes.clear()
+    while _meshes:
+        getattr(_meshes.pop(), "_pg_registry", {}).clear()
     gc.collect()
