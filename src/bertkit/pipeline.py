@@ -242,9 +242,10 @@ def begin_with(
     from bertkit.bundle.changes import extend_vocabulary
     from bertkit.bundle.members import FAMILIES
     from bertkit.tasks.distillation import Distilled
-    from bertkit.tasks.objectives import OBJECTIVES
+    from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 
     paired = recipe.pairs != "none"
+    told: Any = dict(generator=recipe.generator) if recipe.objective in JUDGED else dict(next_sentence=paired)
     config = recipe.config.with_(vocabulary=len(store.tokenizer), pooler=paired)
     family, found = FAMILIES[recipe.family], init if init is None or isinstance(init, Bundle) else load_bundle(init)
     if found is not None and teacher is None:
@@ -253,7 +254,7 @@ def begin_with(
         config = found.network.encoder.config.with_(vocabulary=len(store.tokenizer), pooler=paired, **kept)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
-        network: Any = OBJECTIVES[recipe.objective](config, next_sentence=paired)
+        network: Any = OBJECTIVES[recipe.objective](config, **told)
     if found is not None:
         extend_vocabulary(network.kept, store.tokenizer, found)
     if teacher is not None:

@@ -26,9 +26,11 @@ SIZES = [5, 512, 1, 128, 127, 300, 2, 64]
 SHAPES = Shapes(budget=2048, lengths=(32, 64, 128, 256, 512))
 
 
-@pytest.fixture(
-    params=[[2100, *SIZES], SIZES, [5, 1, 128, 127, 2, 64], [3, 31, 1]], ids=["flash", "tiles", "short", "shorter"]
-)
+SHORT = [5, 1, 128, 127, 2, 64]
+ROWS = {"flash": [2100, *SIZES], "tiles": SIZES, "short": SHORT, "shorter": [3, 31, 1], "many": SHORT * 100}
+
+
+@pytest.fixture(params=ROWS.values(), ids=list(ROWS))
 def batch(request):
     return pack(*draw_sequences(request.param, 1000)).to("cuda")
 
@@ -84,6 +86,21 @@ def test_gradients_know_what_was_dropped(kernel):
     dropped = (q @ k.mT / 8).softmax(-1) * kept.transpose(0, 1) / 0.7
     (dropped @ v).transpose(0, 1).backward(upper.float())
     assert (qkv.grad.float() - plain.grad).norm() < 0.02 * plain.grad.norm()
+
+
+@pytest.mark.parametrize("empty", [1, 3000])
+@pytest.mark.parametrize("length", [16, 128])
+def test_sequences_without_tokens_do_not_matter(length, empty):
+    found, bounds = [], torch.arange(0, 101, device="cuda", dtype=torch.int32) * (length - 3)
+    for more in (0, empty):
+        torch.manual_seed(0)
+        qkv = torch.randn(int(bounds[-1]), 3, 12, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        mixed = attend_short(
+            qkv, F.pad(bounds, (0, more), value=int(bounds[-1])), random_key(qkv.device), length, 0.1, False
+        )
+        mixed.square().sum().backward()
+        found.append((mixed, qkv.grad))
+    assert all(torch.equal(*both) for both in zip(*found, strict=True))
 
 
 def test_operators_are_what_they_tell_the_compiler():

@@ -75,7 +75,7 @@ def test_edges_are_the_tokens_around_a_run(row):
 def test_generator_and_discriminator_share_their_tables():
     network = Replaced(small("electra"))
     assert network.generator.encoder.embeddings.pieces is network.kept.encoder.embeddings.pieces
-    assert generator_config(small("electra", heads=4)).width == 8
+    assert [generator_config(small("electra", heads=4), share).width for share in (1 / 3, 1 / 2, 1 / 100)] == [8, 16, 8]
     assert len({name for name, _ in network.named_parameters() if "pieces" in name}) == 1
 
 

@@ -13,7 +13,7 @@ from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.store import Store
 from bertkit.errors import DataError
 from bertkit.model.device import find_device, flops_per_token
-from bertkit.tasks.objectives import OBJECTIVES
+from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
@@ -118,7 +118,8 @@ def test_work_is_counted_by_the_phase_s_length(store):
 
 def job_of(store, recipe, run):
     torch.manual_seed(0)
-    network = OBJECTIVES[recipe.objective](recipe.config, next_sentence=recipe.pairs != "none")
+    told = {} if recipe.objective in JUDGED else {"next_sentence": recipe.pairs != "none"}
+    network = OBJECTIVES[recipe.objective](recipe.config, **told)
     return pretraining_job(run, recipe, store, network, CPU, World(), lambda to: None, workers=0)
 
 

@@ -8,19 +8,20 @@ from bertkit.train.recipe import Optimizer, Phase, Recipe, Schedule
 
 
 def fast_base() -> Recipe:
-    """ModernBERT's blocks at BERT-base's size. A generator fills pieces in, to be judged. Muon, small batches, a triangle
-    tied to the budget, and longer texts at the end."""
+    """ModernBERT's blocks at BERT-base's size. A narrow generator fills pieces in, to be judged. Muon, small batches, a
+    triangle tied to the budget, and longer texts at the end."""
     blocks = MEMBERS["modernbert"] | dict(feedforward=2048, positions=512, window=64, global_every=1)
     return Recipe(
         name="fast-base",
         config=sized("base", pooler=False, **blocks),
         family="modernbert",
         objective="replaced",
+        generator=1 / 12,
         pairs="none",
         short=0.0,
         masking=Masking(mask=0.85, random=0.0),
         phases=(Phase(length=128, share=0.9), Phase(length=512, share=0.1)),
-        optimizer=Optimizer(kind="muon", lr=1e-3, muon_lr=1e-3, beta2=0.98),
+        optimizer=Optimizer(kind="muon", lr=5e-4, muon_lr=1e-3, weight_decay=0.1, beta2=0.98),
         schedule=Schedule(warmup=0.06),
         graphs=True,
         budget=20 * 60.0,
@@ -36,7 +37,8 @@ def fast_small() -> Recipe:
     that it can do both."""
     base = fast_base()
     config = base.config.with_(layers=10, width=256, heads=4, feedforward=512)
-    return replace(base, name="fast-small", config=config, objective="both", masking=replace(base.masking, rate=0.22))
+    optimizer, masking = replace(base.optimizer, lr=1e-3, weight_decay=0.01), replace(base.masking, rate=0.22)
+    return replace(base, name="fast-small", config=config, objective="both", optimizer=optimizer, masking=masking)
 
 
 def demo() -> Recipe:

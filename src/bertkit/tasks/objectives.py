@@ -26,10 +26,10 @@ class Replaced(nn.Module):
     names: ClassVar[tuple[str, ...]] = ("token_loss", "token_accuracy", "generator_loss", "generator_accuracy")
     emphasis: ClassVar = {"token_loss": 50.0}
 
-    def __init__(self, config: Config, *, next_sentence: bool = False):
+    def __init__(self, config: Config, *, generator: float = 1 / 3):
         super().__init__()
         self.kept = Pretraining(config, masked=False, next_sentence=False, replaced=True)
-        self.generator = Pretraining(generator_config(config), next_sentence=False)
+        self.generator = Pretraining(generator_config(config, generator), next_sentence=False)
         mine, theirs = self.generator.encoder.embeddings, self.kept.encoder.embeddings
         mine.pieces, mine.segments, mine.positions = theirs.pieces, theirs.segments, theirs.positions
 
@@ -62,8 +62,8 @@ class Both(Replaced):
     names = ("masked_loss", "masked_accuracy", *Replaced.names)
     emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 3.0}
 
-    def __init__(self, config: Config, *, next_sentence: bool = False):
-        super().__init__(config)
+    def __init__(self, config: Config, *, generator: float = 1 / 3):
+        super().__init__(config, generator=generator)
         self.kept.masked, self.kept.replaced = MaskedHead(config), None
         self.replaced = ReplacedHead(config)
 
@@ -81,9 +81,9 @@ class Both(Replaced):
         return torch.cat([filled, super().told(x, replaced, data)])
 
 
-def generator_config(config: Config) -> Config:
-    """About a third as wide, with pieces as wide as the discriminator's."""
-    heads = max(1, config.heads // 3)
+def generator_config(config: Config, share: float) -> Config:
+    """This share as wide, in whole heads, with pieces as wide as the discriminator's."""
+    heads = max(1, round(config.heads * share))
     width, pieces = heads * config.head_width, config.piece_width
     feedforward = config.feedforward * width // config.width
     feedforward -= feedforward % 64 if feedforward > 64 else 0  # as tensor cores like it
@@ -139,4 +139,5 @@ def span_edges(data: PretrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
     return (begins - 1).clamp(min=0), (ends + 1).clamp(max=last), (places - begins).clamp(min=0)
 
 
-OBJECTIVES: dict[str, Callable[..., nn.Module]] = {"masked": Pretraining, "replaced": Replaced, "both": Both, "spans": Spans}
+JUDGED: dict[str, Callable[..., nn.Module]] = {"replaced": Replaced, "both": Both}  # a generator fills in
+OBJECTIVES: dict[str, Callable[..., nn.Module]] = {"masked": Pretraining, "spans": Spans} | JUDGED

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from bertkit.data.masking import Masking
 from bertkit.errors import InputError, check_choice, did_you_mean
 from bertkit.model.config import Config
-from bertkit.tasks.objectives import OBJECTIVES
+from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.task import TaskSettings
 from bertkit.train.run import flat
 
@@ -89,6 +89,7 @@ class Recipe(Training):
     config: Config = field(default_factory=Config)
     family: str = "bert"  # the Hugging Face model_type under which it is saved
     objective: str = "masked"
+    generator: float = 1 / 3  # its width over the model's, where pieces are judged
     pairs: str = "next"
     short: float = 0.1
     masking: Masking = field(default_factory=Masking)
@@ -102,7 +103,7 @@ class Recipe(Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("objective", self.objective, OBJECTIVES)
-        if self.objective in ("replaced", "both") and self.pairs != "none":
+        if self.objective in JUDGED and self.pairs != "none":
             found = f"objective {self.objective} judges pieces, not pairs, and pairs is {self.pairs}"
             raise InputError(f"{found}; add pairs=none")
         if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:

@@ -3,6 +3,7 @@
 General kernels cut long sequences into tiles and pay for it on short ones: scores' maxima are kept for the gradient, the
 gradient of the queries is summed up in memory, and three gradients are copied into one. Up to 128 tokens all of it fits one
 tile: the gradient computes the scores again, needs nothing but q, k and v, and is written where the linear map wants it.
+A program does many such heads one after the other, and loads the next ones while it computes.
 `attention._attend_in_grids` is the same in plain torch; tests/model/test_cuda.py holds them together.
 """
 
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-LOG2E = 1.4426950408889634  # exponentials are powers of two
+LOG2E = tl.constexpr(1.4426950408889634)  # exponentials are powers of two
 
 
 @triton.jit
@@ -32,17 +33,36 @@ def kept(row, column, key, rate: tl.constexpr):
 
 
 @triton.jit
-def _weights(q, k, n, key, scale: tl.constexpr, size: tl.constexpr, causal: tl.constexpr, rate: tl.constexpr):
-    """Softmax [size, size] of one head, and what dropout leaves of it, not yet scaled up."""
+def _weights(q, k, n, first, key, size: tl.constexpr, causal: tl.constexpr, rate: tl.constexpr):
+    """Softmax [size, size] of one head, and what dropout leaves of it, not yet scaled up; `first` numbers its first row."""
     row, column = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
     seen = (column < n) & (column <= row) if causal else column < n
+    scale: tl.constexpr = LOG2E * q.shape[1] ** -0.5
     scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
     e = tl.exp2(scores - tl.max(scores, 1)[:, None])
     weights = e * (1.0 / tl.sum(e, 1))[:, None]
     if rate == 0:
         return weights, weights
-    first = (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * size
     return weights, tl.where(kept(first + row, column, key, rate), weights, 0.0)
+
+
+@triton.jit
+def _filled(bounds, sequences):
+    """How many sequences have tokens: those that have none come last."""
+    end, found = tl.load(bounds + sequences), 0
+    for first in range(0, sequences, 1024):
+        at = first + tl.arange(0, 1024)
+        found += tl.sum((tl.load(bounds + at, at < sequences, end) < end).to(tl.int32))
+    return found
+
+
+@triton.jit
+def _head(bounds, item, heads: tl.constexpr, width: tl.constexpr, size: tl.constexpr):
+    """Where the tokens of a sequence's head lie in [T, 3, H, K] and in [T, H, K], which there are, and how many."""
+    begin = tl.load(bounds + item // heads).to(tl.int64)
+    n = (tl.load(bounds + item // heads + 1) - begin).to(tl.int32)
+    row, across = tl.arange(0, size)[:, None], item % heads * width + tl.arange(0, width)[None, :]
+    return (begin + row) * (3 * heads * width) + across, (begin + row) * (heads * width) + across, row < n, n
 
 
 @triton.jit
@@ -51,26 +71,21 @@ def _short_forward(
     out,
     bounds,
     keys,
-    scale: tl.constexpr,
+    sequences,
     heads: tl.constexpr,
     width: tl.constexpr,
     size: tl.constexpr,
     causal: tl.constexpr,
     rate: tl.constexpr,
+    ahead: tl.constexpr,
 ):
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    begin = tl.load(bounds + sequence).to(tl.int64)
-    n = (tl.load(bounds + sequence + 1) - begin).to(tl.int32)
-    if n > 0:
-        row, inside = tl.arange(0, size)[:, None], tl.arange(0, size)[:, None] < n
-        at = qkv + (begin + row) * (3 * heads * width) + head * width + tl.arange(0, width)[None, :]
-        q, k = tl.load(at, inside, 0.0), tl.load(at + heads * width, inside, 0.0)
-        v = tl.load(at + 2 * heads * width, inside, 0.0)
-        _, dropped = _weights(q, k, n, tl.load(keys), scale, size, causal, rate)
-        mixed = tl.dot(dropped.to(v.dtype), v) * (1 / (1 - rate))
-        tl.store(
-            out + (begin + row) * (heads * width) + head * width + tl.arange(0, width)[None, :], mixed.to(v.dtype), inside
-        )
+    items, key = _filled(bounds, sequences) * heads, tl.load(keys)
+    for item in tl.range(tl.program_id(0), items, tl.num_programs(0), num_stages=ahead):
+        places, ends, inside, n = _head(bounds, item, heads, width, size)
+        q, k = tl.load(qkv + places, inside, 0.0), tl.load(qkv + places + heads * width, inside, 0.0)
+        v = tl.load(qkv + places + 2 * heads * width, inside, 0.0)
+        _, dropped = _weights(q, k, n, item * size, key, size, causal, rate)
+        tl.store(out + ends, (tl.dot(dropped.to(v.dtype), v) * (1 / (1 - rate))).to(v.dtype), inside)
 
 
 @triton.jit
@@ -80,32 +95,28 @@ def _short_backward(
     out,
     bounds,
     keys,
-    scale: tl.constexpr,
+    sequences,
     heads: tl.constexpr,
     width: tl.constexpr,
     size: tl.constexpr,
     causal: tl.constexpr,
     rate: tl.constexpr,
+    ahead: tl.constexpr,
 ):
     """out [T, 3, H, K] from the gradient `upper` [T, H, K] of the mixed values."""
-    sequence, head = tl.program_id(0), tl.program_id(1)
-    begin = tl.load(bounds + sequence).to(tl.int64)
-    n = (tl.load(bounds + sequence + 1) - begin).to(tl.int32)
-    if n > 0:
-        row, inside = tl.arange(0, size)[:, None], tl.arange(0, size)[:, None] < n
-        places = (begin + row) * (3 * heads * width) + head * width + tl.arange(0, width)[None, :]
-        at, to = qkv + places, out + places
-        q, k = tl.load(at, inside, 0.0), tl.load(at + heads * width, inside, 0.0)
-        v = tl.load(at + 2 * heads * width, inside, 0.0)
-        do = tl.load(upper + (begin + row) * (heads * width) + head * width + tl.arange(0, width)[None, :], inside, 0.0)
-        weights, dropped = _weights(q, k, n, tl.load(keys), scale, size, causal, rate)
-        tl.store(to + 2 * heads * width, (tl.dot(tl.trans(dropped.to(do.dtype)), do) * (1 / (1 - rate))).to(v.dtype), inside)
-        dp = tl.dot(do, tl.trans(v))
-        weighted = dropped * dp  # weight × its gradient
+    items, key = _filled(bounds, sequences) * heads, tl.load(keys)
+    for item in tl.range(tl.program_id(0), items, tl.num_programs(0), num_stages=ahead):
+        places, ends, inside, n = _head(bounds, item, heads, width, size)
+        q, k = tl.load(qkv + places, inside, 0.0), tl.load(qkv + places + heads * width, inside, 0.0)
+        v, du = tl.load(qkv + places + 2 * heads * width, inside, 0.0), tl.load(upper + ends, inside, 0.0)
+        weights, dropped = _weights(q, k, n, item * size, key, size, causal, rate)
+        dv = tl.dot(tl.trans(dropped.to(du.dtype)), du)
+        tl.store(out + places + 2 * heads * width, (dv * (1 / (1 - rate))).to(v.dtype), inside)
+        weighted = dropped * tl.dot(du, tl.trans(v))  # weight × its gradient
         ds = (weighted - weights * tl.sum(weighted, 1)[:, None]).to(q.dtype)
-        natural = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
-        tl.store(to, (tl.dot(ds, k) * natural).to(q.dtype), inside)
-        tl.store(to + heads * width, (tl.dot(tl.trans(ds), q) * natural).to(q.dtype), inside)
+        natural: tl.constexpr = width**-0.5 / (1 - rate)
+        tl.store(out + places, (tl.dot(ds, k) * natural).to(q.dtype), inside)
+        tl.store(out + places + heads * width, (tl.dot(tl.trans(ds), q) * natural).to(q.dtype), inside)
 
 
 @torch.library.custom_op("bertkit::attend_short", mutates_args=())
@@ -130,10 +141,14 @@ def room(qkv: Tensor, *settings: object) -> Tensor:
 
 def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> None:
     heads, width = tensors[0].shape[2:]
-    size = max(16, triton.next_power_of_2(longest))
-    settings = dict(scale=width**-0.5 * LOG2E, heads=heads, width=width, size=size, causal=causal, rate=rate)
-    grid = (bounds.shape[0] - 1, heads)
-    kernel[grid](*tensors, bounds, key, **settings, num_warps=8 if size == 128 else 4, enable_fp_fusion=True)
+    sequences, size = bounds.shape[0] - 1, max(16, triton.next_power_of_2(longest))
+    chip, together = torch.cuda.get_device_properties(bounds.device), 128 // size  # programs on a multiprocessor
+    room = chip.shared_memory_per_multiprocessor // together - 1024 - 2 * size**2  # bytes for tiles of 16 bits
+    ahead = min(3, max(1, room // ((len(tensors) + 1) * 2 * size * width)))
+    settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate, ahead=ahead)
+    grid = (min(chip.multi_processor_count * together, sequences * heads),)
+    warps = 8 if size == 128 else 4
+    kernel[grid](*tensors, bounds, key, sequences, **settings, num_warps=warps, enable_fp_fusion=True)
 
 
 def _keep(ctx, inputs, output) -> None:

@@ -22,11 +22,12 @@ TILES = {  # queries and keys of a tile, warps, stages of loading ahead
 
 
 @triton.jit
-def _scores(q, k, row, column, n, scale: tl.constexpr, causal: tl.constexpr):
+def _scores(q, k, row, column, n, causal: tl.constexpr):
     """Powers of two of the softmax's numerators [rows, columns]; -inf where nobody may look."""
     seen = (column < n)[None, :]
     if causal:
         seen = seen & (column[None, :] <= row[:, None])
+    scale: tl.constexpr = LOG2E * q.shape[1] ** -0.5
     return tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
 
 
@@ -48,7 +49,6 @@ def _tiles_forward(
     keys,
     tokens,
     tiles,
-    scale: tl.constexpr,
     heads: tl.constexpr,
     width: tl.constexpr,
     size: tl.constexpr,
@@ -73,7 +73,7 @@ def _tiles_forward(
             there = (column < n)[:, None]
             k = tl.load(at + heads * width + column[:, None] * (3 * heads * width), there, 0.0)
             v = tl.load(at + 2 * heads * width + column[:, None] * (3 * heads * width), there, 0.0)
-            scores = _scores(q, k, row, column, n, scale, causal)
+            scores = _scores(q, k, row, column, n, causal)
             higher = tl.maximum(top, tl.max(scores, 1))
             e, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(top - higher)
             total = total * shrink + tl.sum(e, 1)
@@ -98,7 +98,6 @@ def _tiles_backward_queries(
     keys,
     tokens,
     tiles,
-    scale: tl.constexpr,
     heads: tl.constexpr,
     width: tl.constexpr,
     size: tl.constexpr,
@@ -115,7 +114,7 @@ def _tiles_backward_queries(
         row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
         inside = row < n
         of_token: tl.constexpr = 3 * heads * width
-        natural: tl.constexpr = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
+        natural: tl.constexpr = width**-0.5 / (1 - rate)
         first = begin * of_token + head * width
         places = first + row[:, None] * of_token + across
         q = tl.load(qkv + places, inside[:, None], 0.0)
@@ -131,7 +130,7 @@ def _tiles_backward_queries(
             there = (column < n)[:, None]
             k = tl.load(qkv + first + heads * width + column[:, None] * of_token + across, there, 0.0)
             v = tl.load(qkv + first + 2 * heads * width + column[:, None] * of_token + across, there, 0.0)
-            weights = tl.exp2(_scores(q, k, row, column, n, scale, causal) - total[:, None])
+            weights = tl.exp2(_scores(q, k, row, column, n, causal) - total[:, None])
             dw = tl.dot(du, tl.trans(v))
             if rate > 0:
                 dw = tl.where(kept(number + row[:, None], column[None, :], key, rate), dw, 0.0)
@@ -150,7 +149,6 @@ def _tiles_backward_keys(
     keys,
     tokens,
     tiles,
-    scale: tl.constexpr,
     heads: tl.constexpr,
     width: tl.constexpr,
     size: tl.constexpr,
@@ -166,7 +164,7 @@ def _tiles_backward_keys(
         column, across = tile * columns + tl.arange(0, columns), tl.arange(0, width)[None, :]
         there = (column < n)[:, None]
         of_token: tl.constexpr = 3 * heads * width
-        natural: tl.constexpr = scale * 0.6931471805599453 / (1 - rate)  # scale is that of powers of two
+        natural: tl.constexpr = width**-0.5 / (1 - rate)
         first = begin * of_token + head * width
         places = first + column[:, None] * of_token + across
         k = tl.load(qkv + places + heads * width, there, 0.0)
@@ -180,7 +178,7 @@ def _tiles_backward_keys(
             du = tl.load(upper + (begin + row[:, None]) * (heads * width) + head * width + across, inside[:, None], 0.0)
             total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
             delta = tl.load(deltas + head * tokens + begin + row, inside, 0.0)
-            weights = tl.exp2(tl.dot(k, tl.trans(q)) * scale - total[None, :])  # [columns, rows]
+            weights = tl.exp2(tl.dot(k, tl.trans(q)) * (LOG2E * width**-0.5) - total[None, :])  # [columns, rows]
             if causal:
                 weights = tl.where(column[:, None] <= row[None, :], weights, 0.0)
             dw = tl.dot(v, tl.trans(du))
@@ -199,26 +197,18 @@ def _tiles_backward_keys(
 def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> tuple[Tensor, Tensor]:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], and what the gradient needs [H, T]; key seeds dropout."""
     out, totals = _room(qkv)
-    _launch(_tiles_forward, "forward", 0, (qkv, out, totals), bounds, key, longest, rate, causal)
+    _launch(_tiles_forward, "forward", (qkv, out, totals), bounds, key, longest, rate, causal)
     return out, totals
 
 
 @torch.library.custom_op("bertkit::attend_tiles_backward", mutates_args=())
-def _gradient(
-    qkv: Tensor,
-    upper: Tensor,
-    out: Tensor,
-    totals: Tensor,
-    bounds: Tensor,
-    key: Tensor,
-    longest: int,
-    rate: float,
-    causal: bool,
-) -> Tensor:
+def _gradient(tensors: list[Tensor], longest: int, rate: float, causal: bool) -> Tensor:
+    """Of q, k and v, from what `_keep` kept and the gradient of mixed values."""
+    qkv, out, totals, bounds, key, upper = tensors
     upper, found, deltas = upper.contiguous(), torch.empty_like(qkv), torch.empty_like(totals)
     settings = bounds, key, longest, rate, causal
-    _launch(_tiles_backward_queries, "queries", 0, (qkv, upper, out, found, totals, deltas), *settings)
-    _launch(_tiles_backward_keys, "keys", 1, (qkv, upper, found, totals, deltas), *settings)
+    _launch(_tiles_backward_queries, "queries", (qkv, upper, out, found, totals, deltas), *settings)
+    _launch(_tiles_backward_keys, "keys", (qkv, upper, found, totals, deltas), *settings)
     return found
 
 
@@ -227,13 +217,11 @@ def _room(qkv: Tensor, *settings: object) -> tuple[Tensor, Tensor]:
     return room(qkv), qkv.new_empty(qkv.shape[2], qkv.shape[0], dtype=torch.float32)
 
 
-def _launch(
-    kernel, kind: str, side: int, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool
-) -> None:
+def _launch(kernel, kind: str, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> None:
     tokens, _, heads, width = tensors[0].shape
     rows, columns, warps, stages = TILES[kind]
-    tiles, size = triton.cdiv(longest, (rows, columns)[side]), triton.next_power_of_2(longest)
-    settings = dict(scale=width**-0.5 * LOG2E, heads=heads, width=width, size=size, causal=causal, rate=rate)
+    tiles, size = triton.cdiv(longest, columns if kind == "keys" else rows), triton.next_power_of_2(longest)
+    settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate)
     grid = (tiles * (bounds.shape[0] - 1), heads)
     tile = dict(rows=rows, columns=columns, num_warps=warps, num_stages=stages, enable_fp_fusion=True)
     kernel[grid](*tensors, bounds, key, tokens, tiles, **settings, **tile)
@@ -245,10 +233,9 @@ def _keep(ctx, inputs, output) -> None:
 
 
 def _backpropagate(ctx, upper: Tensor, _):
-    qkv, out, totals, bounds, key = ctx.saved_tensors
-    return _gradient(qkv, upper, out, totals, bounds, key, *ctx.settings), None, None, None, None, None
+    return _gradient([*ctx.saved_tensors, upper], *ctx.settings), None, None, None, None, None
 
 
 attend_tiles.register_fake(_room)
-_gradient.register_fake(lambda qkv, *_: torch.empty_like(qkv))
+_gradient.register_fake(lambda tensors, *_: torch.empty_like(tensors[0]))
 attend_tiles.register_autograd(_backpropagate, setup_context=_keep)
