@@ -57,6 +57,7 @@ BAD = {
     "phases=128:0.5": "shares add up to 0.5",
     "row_tokens=1000": "no multiple of row_tokens",
     "objective=both": "judges pieces, not pairs, and pairs is next; add pairs=none",
+    "generator=1.5": "generator is 1.5; expected its width over the model's",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
     "precision=fp8": "expected one of fp32, bf16",

@@ -104,8 +104,9 @@ class Recipe(Training):
         super().__post_init__()
         check_choice("objective", self.objective, OBJECTIVES)
         if self.objective in JUDGED and self.pairs != "none":
-            found = f"objective {self.objective} judges pieces, not pairs, and pairs is {self.pairs}"
-            raise InputError(f"{found}; add pairs=none")
+            raise InputError(f"{self.objective} judges pieces, not pairs, and pairs is {self.pairs}; add pairs=none")
+        if not 0 < self.generator <= 1:
+            raise InputError(f"generator is {self.generator}; expected its width over the model's, above 0, at most 1")
         if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
