@@ -62,8 +62,8 @@ class Both(Replaced):
     names = ("masked_loss", "masked_accuracy", *Replaced.names)
     emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 3.0}
 
-    def __init__(self, config: Config, *, generator: float = 1 / 3):
-        super().__init__(config, generator=generator)
+    def __init__(self, config: Config, **told: float):
+        super().__init__(config, **told)
         self.kept.masked, self.kept.replaced = MaskedHead(config), None
         self.replaced = ReplacedHead(config)
 

@@ -143,8 +143,8 @@ def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: fl
     heads, width = tensors[0].shape[2:]
     sequences, size = bounds.shape[0] - 1, max(16, triton.next_power_of_2(longest))
     chip, together = torch.cuda.get_device_properties(bounds.device), 128 // size  # programs on a multiprocessor
-    room = chip.shared_memory_per_multiprocessor // together - 1024 - 2 * size**2  # bytes for tiles of 16 bits
-    ahead = min(3, max(1, room // ((len(tensors) + 1) * 2 * size * width)))
+    memory = chip.shared_memory_per_multiprocessor // together - 1024 - 2 * size**2  # a program's, less the weights
+    ahead = min(3, max(1, memory // ((len(tensors) + 1) * 2 * size * width)))  # tiles of 16 bits: q, k, v and `upper`
     settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate, ahead=ahead)
     grid = (min(chip.multi_processor_count * together, sequences * heads),)
     warps = 8 if size == 128 else 4
