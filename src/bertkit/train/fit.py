@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertkit.atomic import write_text
 from bertkit.data.draws import draw
 from bertkit.data.loader import Step
 from bertkit.data.packing import Packed
@@ -27,7 +28,7 @@ from bertkit.train.graphs import Recorder
 from bertkit.train.log import Log
 from bertkit.train.optimizer import Optimizers, Share, full
 from bertkit.train.recipe import Training, rate_factor
-from bertkit.train.run import open_run
+from bertkit.train.run import agreed
 
 Figures = tuple[dict[str, float], float]  # by name, and a score to maximise
 Export = Callable[[Path], None]  # writes the network as an artifact
@@ -67,10 +68,11 @@ class Job:
 def fit(job: Job) -> State:
     """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
     trainer = Trainer(job)  # finds what is wrong with the job before anything is written
-    if job.world.leads:
-        open_run(job.run, job.recipe, begun=job.begun, fork=job.fork)
-    job.world.wait()
+    settings = agreed(job.run, job.recipe, begun=job.begun, fork=job.fork)
     state = trainer.resume()
+    job.world.wait()
+    if job.world.leads:
+        write_text(job.run / "recipe.json", settings)
     recipe, silent = job.recipe, not job.world.leads
     with closing(job.feed), Log(job.run, step=state.step, quiet=job.quiet, silent=silent) as log, _signals() as stop:
         while not trainer.finished(state) and not job.world.agree(bool(stop), job.device):
@@ -117,7 +119,10 @@ class Trainer:
         state, tensors = found
         with torch.no_grad():
             for name, parameter in self.network.named_parameters():
-                parameter.copy_(laid_like(tensors[f"weights/{name}"], parameter))
+                kept = tensors.get(f"weights/{name}", torch.empty(0))
+                if kept.shape != parameter.shape:
+                    raise TrainingError(f"{self.job.run} trains another network: {name} differs; give another --out")
+                parameter.copy_(laid_like(kept, parameter))
         self.optimizers.restore(tensors)
         self.window = torch.tensor(state.window, device=self.job.device)
         return state
@@ -268,11 +273,8 @@ def _enough_memory(row_tokens: int) -> Iterator[None]:
 def _signals() -> Iterator[list[int]]:
     """Yields a list that SIGTERM and SIGINT enter; the loop looks at it between steps."""
     received: list[int] = []
-
-    def enter(number: int, frame: Any) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, enter) for number in (signal.SIGTERM, signal.SIGINT)}
+    both = signal.SIGTERM, signal.SIGINT
+    before = {number: signal.signal(number, lambda caught, _: received.append(caught)) for number in both}
     try:
         yield received
     finally:

@@ -7,24 +7,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import write_text
 from bertkit.errors import InputError, TrainingError
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def open_run(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> None:
-    """Begins a run, or checks that it is the one that was begun."""
+def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
+    """What a run's recipe.json will say: that of a new run, or the same as before, unless it is a fork."""
     file = run / "recipe.json"
     new = json.loads(json.dumps({"recipe": asdict(recipe), **begun}))
     if file.exists():
         old = json.loads(file.read_text(encoding="utf-8"))
         if (changed := differences(old, new)) and not fork:
-            advice = "Give another --out, or --fork to go on so"
-            raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. {advice}")
+            raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork it")
     elif run.exists() and any(run.iterdir()):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
-    write_text(file, json.dumps(new, indent=2) + "\n")
+    return json.dumps(new, indent=2) + "\n"
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

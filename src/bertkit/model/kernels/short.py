@@ -147,8 +147,7 @@ def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: fl
     ahead = min(3, max(1, memory // ((len(tensors) + 1) * 2 * size * width)))  # tiles of 16 bits: q, k, v and `upper`
     settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate, ahead=ahead)
     grid = (min(chip.multi_processor_count * together, sequences * heads),)
-    warps = 8 if size == 128 else 4
-    kernel[grid](*tensors, bounds, key, sequences, **settings, num_warps=warps, enable_fp_fusion=True)
+    kernel[grid](*tensors, bounds, key, sequences, **settings, num_warps=max(4, size // 16), enable_fp_fusion=True)
 
 
 def _keep(ctx, inputs, output) -> None:

@@ -221,10 +221,9 @@ def _launch(kernel, kind: str, tensors, bounds: Tensor, key: Tensor, longest: in
     tokens, _, heads, width = tensors[0].shape
     rows, columns, warps, stages = TILES[kind]
     tiles, size = triton.cdiv(longest, columns if kind == "keys" else rows), triton.next_power_of_2(longest)
-    settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate)
-    grid = (tiles * (bounds.shape[0] - 1), heads)
-    tile = dict(rows=rows, columns=columns, num_warps=warps, num_stages=stages, enable_fp_fusion=True)
-    kernel[grid](*tensors, bounds, key, tokens, tiles, **settings, **tile)
+    settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate, rows=rows, columns=columns)
+    how = dict(num_warps=warps, num_stages=stages, enable_fp_fusion=True)
+    kernel[(tiles * (bounds.shape[0] - 1), heads)](*tensors, bounds, key, tokens, tiles, **settings, **how)
 
 
 def _keep(ctx, inputs, output) -> None:
