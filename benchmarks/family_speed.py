@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measure import alone, arguments, report
+from measure import alone, arguments, line_up, report
 from support.family import counterpart
 from support.reference import padded
 from support.stores import made_up_store
@@ -48,6 +48,7 @@ def main() -> None:
         compile=1,
         window=0,
     )
+    line_up()
     device = torch.device(options.device)
     if options.window:
         return report("Window attention by length", [windows(length, device) for length in (512, 1024, 2048, 4096, 8192)])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 import transformers
-from measure import alone, arguments, minilm, mixed_texts, report
+from measure import alone, arguments, line_up, minilm, mixed_texts, report
 
 from bertkit.bundle.runner import Runner
 from bertkit.data.engines import threads_for
@@ -26,6 +26,7 @@ Read = Callable[[list[np.ndarray]], object]
 
 def main() -> None:
     options = arguments(__doc__, sizes="MiniLM,base", texts=16_384, rounds=3, budget=0, tokenizer="")
+    line_up()
     tokenizer = Tokenizer.load(options.tokenizer or minilm())
     texts = [np.asarray(one.ids) for one in tokenizer.encode_batch(mixed_texts(options.texts), max_length=LONGEST)]
     tokens, rows = sum(map(len, texts)), []

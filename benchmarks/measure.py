@@ -11,9 +11,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
+from typing import IO
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the checkpoint writer
 
@@ -82,13 +84,21 @@ def report(title: str, rows: list[dict]) -> None:
     print("\n" + json.dumps({"title": title, "rows": rows}))
 
 
+@cache
+def line_up() -> IO[str]:
+    """Takes part in turns: benchmarks started together compile side by side, and are timed while no other does anything."""
+    turn = (Path(tempfile.gettempdir()) / "bertkit-benchmark.turn").open("w")
+    fcntl.flock(turn, fcntl.LOCK_SH)
+    return turn
+
+
 @contextmanager
 def alone() -> Iterator[None]:
-    """A turn on the accelerator: benchmarks started together compile side by side, and are timed one after the other."""
-    with (Path(tempfile.gettempdir()) / "bertkit-benchmark.turn").open("w") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        time.sleep(0.2)  # what others had begun comes to an end
-        yield
+    """A turn on the accelerator."""
+    fcntl.flock(line_up(), fcntl.LOCK_EX)
+    time.sleep(0.2)  # what others had begun comes to an end
+    yield
+    fcntl.flock(line_up(), fcntl.LOCK_SH)
 
 
 def arguments(description: str, **defaults: float | str) -> argparse.Namespace:

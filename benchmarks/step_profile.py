@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 
 import torch
-from measure import alone, arguments, report
+from measure import alone, arguments, line_up, report
 from pretrain_throughput import DEVICE, draw, measured_step, seconds
 from support.stores import made_up_store
 
@@ -29,27 +29,27 @@ from bertkit.train.pretraining import pretraining_job
 PARTS = {  # by what a kernel's name has; the first that fits
     "attention": ("_short_", "_tiles_", "flash"),
     "GELU with its bias or gate": ("_gelu_", "_gated_"),
-    "matrix products": ("nvjet", "gemm", "cutlass", "splitKreduce"),
+    "matrix products": ("nvjet", "gemm", "matmul", "cublas", "cutlass", "splitKreduce"),
     "vocabulary's loss": ("softmax", "nll_loss", "argmax"),
     "embeddings": ("embedding", "index"),
-    "norms, residuals, dropout": ("layer_norm",),
-    "biases' gradients": ("_sum",),
+    "norms, residuals, dropout, biases' gradients": ("layer_norm", "_sum"),
     "optimiser and clipping": ("multi_tensor", "foreach", "adam"),
 }
 STEPS = 4
 
 
 def main() -> None:
-    options = arguments(__doc__, size="base", length=128, dropout=0.1, row_tokens=131_072, recipe="")
+    options = arguments(__doc__, size="base", length=128, dropout=0.1, row_tokens=131_072, recipe="", precision="bf16")
+    line_up()
     with tempfile.TemporaryDirectory() as scratch:
         store = made_up_store(Path(scratch) / "s", 4000, pieces=30_522, longest=400)
         if options.recipe:
-            step, tokens, config = recipe_step(options.recipe, store, Path(scratch) / "run")
+            step, tokens, config = recipe_step(options.recipe, options.precision, store, Path(scratch) / "run")
         else:
             config = sized(options.size, dropout=options.dropout, attention_dropout=options.dropout)
             settings = ExampleSettings(length=options.length)
             source = ExampleSource(store, settings, seed=0, tokens=options.row_tokens, grids=False)
-            step, tokens = measured_step(config, draw(source, 4))
+            step, tokens = measured_step(config, draw(source, 4), options.precision)
         for index in range(10):
             step(index)
         with alone():
@@ -62,14 +62,16 @@ def main() -> None:
     ]
     print(f"a step: {wall * 1000:.1f} ms, {tokens / wall / 1e6:.3f} M tokens/s")
     print(f"at best: matrix products {products / 1e12:.0f} TFLOP/s, copies {copies / 1e12:.2f} TB/s")
-    report(f"A step of {options.recipe or f'BERT-{options.size}'} on {torch.cuda.get_device_name()}, bf16", rows)
+    report(
+        f"A step of {options.recipe or f'BERT-{options.size}'} on {torch.cuda.get_device_name()}, {options.precision}", rows
+    )
     for name, ms in sorted(kernels.items(), key=lambda kernel: -kernel[1])[:25]:
-        print(f"{ms:8.3f} ms {part_of(name):26} {name[:100]}")
+        print(f"{ms:8.3f} ms {part_of(name):44} {name[:100]}")
 
 
-def recipe_step(name: str, store: Store, run: Path) -> tuple[Callable[[int], None], float, Config]:
+def recipe_step(name: str, precision: str, store: Store, run: Path) -> tuple[Callable[[int], None], float, Config]:
     """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
-    recipe = replace(find_recipe(name), held_out=0.0)
+    recipe = replace(find_recipe(name), precision=precision, held_out=0.0)
     _, network, recipe = begin_with(recipe, store, None, None)
     job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=0)
     trainer, state = Trainer(replace(job, feed=Again(job.feed))), State()

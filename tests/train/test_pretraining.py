@@ -11,7 +11,7 @@ from support.stores import made_up_store
 import bertkit
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.store import Store
-from bertkit.errors import DataError
+from bertkit.errors import DataError, InputError
 from bertkit.model.device import find_device, flops_per_token
 from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.pretraining import Pretraining
@@ -231,3 +231,9 @@ def test_steps_are_recorded_on_a_gpu_alone(store, tmp_path):
     recipe, network = replace(SMALL_RUN, graphs=True), Pretraining(SMALL_RUN.config)
     job, _ = pretraining_job(tmp_path / "r", recipe, store, network, CPU, World(), lambda to: None, 0)
     assert not job.recipe.graphs
+
+
+def test_eight_bits_need_a_gpu_that_has_them(store, tmp_path):
+    with pytest.raises(InputError, match=r"capability 8\.9 or more, found cpu; take precision=bf16"):
+        bertkit.pretrain(store.path, tmp_path / "r", recipe=replace(SMALL_RUN, precision="fp8"), device="cpu", quiet=True)
+    assert not (tmp_path / "r").exists()

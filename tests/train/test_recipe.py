@@ -5,7 +5,7 @@ import pytest
 
 from bertkit.errors import InputError
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, change, rate_factor, with_rows_for
+from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, Tuning, change, rate_factor, with_rows_for
 from bertkit.train.run import differences
 
 
@@ -60,7 +60,7 @@ BAD = {
     "generator=1.5": "generator is 1.5; expected its width over the model's",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
-    "precision=fp8": "expected one of fp32, bf16",
+    "precision=fp4": "expected one of fp32, bf16, fp8",
 }
 
 
@@ -68,6 +68,12 @@ BAD = {
 def test_bad_settings_are_refused(setting):
     with pytest.raises(Exception, match=BAD[setting]):
         change(Recipe(), [setting])
+
+
+def test_eight_bits_are_for_pretraining_alone():
+    assert change(Recipe(), ["precision=fp8"]).precision == "fp8"
+    with pytest.raises(InputError, match="precision is 'fp8'; expected one of fp32, bf16"):
+        change(Tuning(), ["precision=fp8"])
 
 
 def test_differences_are_named():

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._functorch.config
 from torch import Tensor, nn
 
 from bertkit.errors import InputError
@@ -29,8 +30,15 @@ def find_device(name: str) -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Where matrix products are computed in the given precision."""
-    return torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
+    """Where matrix products are computed in the given precision; what is not in 8 bits (model/eight.py) is in 16."""
+    return torch.autocast(device.type, PRECISIONS.get(precision, torch.bfloat16), enabled=precision != "fp32")
+
+
+def check_eight_bits(device: torch.device) -> None:
+    """Raises unless the device multiplies matrices of 8 bits."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        found = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        raise InputError(f"precision fp8 needs a GPU of compute capability 8.9 or more, found {found}; take precision=bf16")
 
 
 def quick_precision(device: torch.device) -> str:
@@ -63,10 +71,12 @@ def compiled(module: Callable) -> Any:
     """The module as one graph for each of a few fixed shapes.
 
     Inductor's mixed-order reductions fuse the column sums of a layer norm's gradient with its rows; with dropout beside it,
-    such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off. The limit is for all models of a
+    such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off. Places that two dropouts hash are
+    hashed again for the gradient, though far from each other, instead of keeping a mask. The limit is for all models of a
     process together.
     """
     torch._dynamo.config.recompile_limit = 64
+    torch._functorch.config.ban_recompute_used_far_apart = False
     return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
 
 

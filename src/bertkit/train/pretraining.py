@@ -14,7 +14,7 @@ import torch
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.loader import Loader, Step
 from bertkit.data.store import Store
-from bertkit.model.device import autocast, flops_per_token, wants_grids
+from bertkit.model.device import autocast, check_eight_bits, flops_per_token, wants_grids
 from bertkit.model.encoder import Encoder
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
@@ -57,6 +57,11 @@ def pretraining_job(
     for part in network.modules():
         if isinstance(part, Encoder):
             part.checkpointing = recipe.checkpointing
+    if recipe.precision == "fp8":
+        check_eight_bits(device)
+        from bertkit.model.eight import in_eight_bits  # Triton is there with CUDA only
+
+        in_eight_bits(network)
     recipe = replace(recipe, graphs=recipe.graphs and device.type == "cuda" and world.size == 1)
     sources, held_out = phase_sources(recipe, store, device)
     feed = PretrainingFeed(recipe, sources, world, workers)

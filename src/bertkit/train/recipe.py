@@ -3,7 +3,7 @@
 import math
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from bertkit.data.masking import Masking
 from bertkit.errors import InputError, check_choice, did_you_mean
@@ -74,9 +74,10 @@ class Training:
     keep: int = 2
     log_every: int = 50
     seed: int = 0
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
 
     def __post_init__(self) -> None:
-        check_choice("precision", self.precision, ("fp32", "bf16"))
+        check_choice("precision", self.precision, self.precisions)
         if min(self.steps, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
             raise InputError("steps, keep and the intervals log_every … checkpoint_every must be at least 1")
 
@@ -99,6 +100,7 @@ class Recipe(Training):
     ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
     held_out: float = 0.005  # share of documents kept for evaluation
     evaluate_examples: int = 2048  # at most
+    precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp8")
 
     def __post_init__(self) -> None:
         super().__post_init__()

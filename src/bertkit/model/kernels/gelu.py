@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, GATED_ROWS, COLUMNS, WARPS = 8, 4, 512, 4  # of a tile; a gate needs twice the registers
+ROWS8 = 2  # where a gradient is written in 8 bits too: with more, other threads would write it than compute it
 SPAN = 128  # rows over which one program adds up the bias's gradient
 
 
@@ -35,19 +36,42 @@ def _tile(width: tl.constexpr, columns: tl.constexpr):
 
 
 @triton.jit
-def _gelu_forward(x, bias, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr):
+def _gelu_forward(
+    x,
+    bias,
+    out,
+    count,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    span: tl.constexpr,
+    factor: tl.constexpr,
+):
     tile, column = _tile(width, columns)
     row = (tile * rows + tl.arange(0, rows))[:, None]
     at, inside = row.to(tl.int64) * width + column, (row < count) & (column < width)
     values = tl.load(x + at, inside, 0.0).to(tl.float32) + tl.load(bias + column, column < width, 0.0).to(tl.float32)
-    tl.store(out + at, (values * _normal(values)[0]).to(out.dtype.element_ty), inside)
+    tl.store(out + at, (values * _normal(values)[0] * factor).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
 def _gelu_backward(
-    x, bias, upper, out, sums, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr
+    x,
+    bias,
+    upper,
+    out,
+    sums,
+    out8,
+    again,
+    count,
+    width: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+    span: tl.constexpr,
+    factor: tl.constexpr,
 ):
-    """x's gradient into out, and its sum over the program's rows into its row of sums."""
+    """x's gradient into out, and its sum over the program's rows into its row of sums; if there is a factor, also times it
+    in 8 bits, and what forward gave."""
     tile, column = _tile(width, columns)
     there = column < width
     b, total = tl.load(bias + column, there, 0.0).to(tl.float32), tl.zeros([rows, columns], tl.float32)
@@ -55,8 +79,12 @@ def _gelu_backward(
         row = (tile * span + start + tl.arange(0, rows))[:, None]
         at, inside = row.to(tl.int64) * width + column, (row < count) & there
         values = tl.load(x + at, inside, 0.0).to(tl.float32) + b
-        found = tl.load(upper + at, inside, 0.0).to(tl.float32) * _normal(values)[1]
+        below, slope = _normal(values)
+        found = tl.load(upper + at, inside, 0.0).to(tl.float32) * slope
         tl.store(out + at, found.to(out.dtype.element_ty), inside)
+        if factor > 0:
+            tl.store(out8 + at, tl.clamp(found * factor, -57344.0, 57344.0).to(out8.dtype.element_ty), inside)
+            tl.store(again + at, (values * below).to(again.dtype.element_ty), inside)
         total += found
     tl.store(sums + tile * width + column, tl.sum(total, 0)[None, :], there)
 
@@ -93,15 +121,38 @@ def _gated_backward(
 def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias) for x [T, F] and bias [F]."""
     out = torch.empty_like(x)
-    _launch(_gelu_forward, ROWS, x.shape, x, bias, out)
+    _launch(_gelu_forward, ROWS, x.shape, x, bias, out, factor=1.0)
     return out
 
 
 @torch.library.custom_op("bertkit::gelu_backward", mutates_args=())
 def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
-    out, sums = torch.empty_like(x), x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
-    _launch(_gelu_backward, SPAN, x.shape, x, bias, upper.contiguous(), out, sums)
-    return out, sums.sum(0).to(bias.dtype)
+    out = torch.empty_like(x)
+    return out, _gelu_gradients(x, bias, upper, out, out, out, 0.0)
+
+
+def gelu8(x: Tensor, bias: Tensor, factor: float) -> Tensor:
+    """gelu(x + bias) times factor in 8 bits."""
+    out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
+    _launch(_gelu_forward, ROWS, x.shape, x, bias, out, factor=factor)
+    return out
+
+
+@torch.library.custom_op("bertkit::gelu8_backward", mutates_args=())
+def gelu8_gradient(x: Tensor, bias: Tensor, upper: Tensor, factor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x's gradient, the same in 8 bits times factor, gelu(x + bias), and the bias's gradient."""
+    out, out8, again = torch.empty_like(x), torch.empty_like(x, dtype=torch.float8_e5m2), torch.empty_like(x)
+    return out, out8, again, _gelu_gradients(x, bias, upper, out, out8, again, factor)
+
+
+def _gelu_gradients(
+    x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor, again: Tensor, factor: float
+) -> Tensor:
+    """Fills what it is given to fill; the bias's gradient."""
+    sums = x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
+    rows = ROWS8 if factor else ROWS
+    _launch(_gelu_backward, SPAN, x.shape, x, bias, upper.contiguous(), out, sums, out8, again, rows=rows, factor=factor)
+    return sums.sum(0).to(bias.dtype)
 
 
 @torch.library.custom_op("bertkit::gated_gelu", mutates_args=())
@@ -119,10 +170,10 @@ def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
     return out
 
 
-def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor) -> None:
+def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor, **settings: float) -> None:
     """A program for every `span` rows and COLUMNS columns of the shape."""
     count, width = shape
-    sizes = dict(width=width, rows=min(ROWS, span), columns=COLUMNS, span=span)
+    sizes = dict(width=width, rows=min(ROWS, span), columns=COLUMNS, span=span) | settings
     grid = (triton.cdiv(count, span) * triton.cdiv(width, COLUMNS),)
     kernel[grid](*tensors, count, **sizes, num_warps=WARPS, enable_fp_fusion=True)
 
@@ -133,6 +184,12 @@ def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
 
 quick_gelu.register_fake(lambda x, bias: torch.empty_like(x))
 _gelu_gradient.register_fake(lambda x, bias, upper: (torch.empty_like(x), torch.empty_like(bias)))
+gelu8_gradient.register_fake(
+    lambda x, bias, *_: (
+        *(torch.empty_like(x, dtype=kind) for kind in (None, torch.float8_e5m2, None)),
+        torch.empty_like(bias),
+    )
+)
 quick_gated_gelu.register_fake(lambda h: h.new_empty(h.shape[0], h.shape[1] // 2))
 _gated_gradient.register_fake(lambda h, upper: torch.empty_like(h))
 quick_gelu.register_autograd(lambda ctx, upper: _gelu_gradient(*ctx.saved_tensors, upper), setup_context=_keep)

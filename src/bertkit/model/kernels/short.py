@@ -142,12 +142,22 @@ def room(qkv: Tensor, *settings: object) -> Tensor:
 def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> None:
     heads, width = tensors[0].shape[2:]
     sequences, size = bounds.shape[0] - 1, max(16, triton.next_power_of_2(longest))
-    chip, together = torch.cuda.get_device_properties(bounds.device), 128 // size  # programs on a multiprocessor
-    memory = chip.shared_memory_per_multiprocessor // together - 1024 - 2 * size**2  # a program's, less the weights
-    ahead = min(3, max(1, memory // ((len(tensors) + 1) * 2 * size * width)))  # tiles of 16 bits: q, k, v and `upper`
+    chip = torch.cuda.get_device_properties(bounds.device)
+    together, ahead, limits = _fitting(size, width, len(tensors) - 1, chip.shared_memory_per_multiprocessor)
     settings = dict(heads=heads, width=width, size=size, causal=causal, rate=rate, ahead=ahead)
     grid = (min(chip.multi_processor_count * together, sequences * heads),)
-    kernel[grid](*tensors, bounds, key, sequences, **settings, num_warps=max(4, size // 16), enable_fp_fusion=True)
+    kernel[grid](*tensors, bounds, key, sequences, **settings, **limits, enable_fp_fusion=True)
+
+
+def _fitting(size: int, width: int, weights: int, memory: int) -> tuple[int, int, dict[str, int]]:
+    """Programs on a multiprocessor, heads that each loads ahead, its warps and registers. `weights` tiles [size, size] are
+    held beside the tokens' [size, width]: one forward, two for the gradient (timings: docs/lab-notes.md)."""
+    if size < 64:
+        return 8, 3, dict(num_warps=2)
+    together = max(1, 2**14 // (size * max(64, width)) // weights)
+    left = memory // together - 1024 - weights * size**2
+    ahead = min(3, max(1, left // ((weights + 2) * 2 * size * width)))  # q, k, v and `upper`, of 16 bits
+    return together, ahead, dict(num_warps=size // 16, maxnreg=min(255, 2**16 // (2 * size * together)))
 
 
 def _keep(ctx, inputs, output) -> None:

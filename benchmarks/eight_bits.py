@@ -1,0 +1,97 @@
+"""Does training in 8 bits learn as in 16? The same steps of bertkit pretrain on the same examples, loss beside loss.
+
+`python benchmarks/eight_bits.py STORE --size large`. Blocks have their norms first, and Muon trains them: as the paper has
+them, 500 steps teach little more than how frequent pieces are. --plot FILE draws the curves.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from measure import report
+
+from bertkit.train.log import read_metrics
+
+PRECISIONS = ("bf16", "fp8")
+SETTINGS = (
+    "phases=128:1 norm=pre optimizer.kind=muon muon_lr=1e-3 warmup=0.1 beta2=0.98 evaluate_every=100 checkpoint_every=100000"
+)
+
+
+def main() -> None:
+    options = arguments()
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor() as pool:
+        runs = [Path(scratch) / precision for precision in PRECISIONS]
+        list(pool.map(lambda run: train(run, options), runs))
+        curves = [curve(run) for run in runs]
+    steps = [step for step in curves[0] if step % options.every == 0]
+    rows = [{"step": step} | compared([curve[step] for curve in curves]) for step in steps]
+    report(f"BERT-{options.size}, {options.tokens:,} tokens a step, loss in 16 and in 8 bits", rows)
+    if options.plot:
+        draw(curves, options)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--tokens", type=int, default=65_536, help="of a step")
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--every", type=int, default=50, help="steps between rows of the table")
+    parser.add_argument("--plot", default="")
+    return parser.parse_args()
+
+
+def train(run: Path, options: argparse.Namespace) -> None:
+    told = [*SETTINGS.split(), f"steps={options.steps}", f"lr={options.lr}", f"precision={run.name}", "log_every=10"]
+    told += [f"batch_tokens={options.tokens}", f"row_tokens={options.tokens}"]
+    command = [
+        sys.executable,
+        "-m",
+        "bertkit",
+        "pretrain",
+        options.store,
+        "--recipe",
+        f"bert-{options.size}",
+        "--workers",
+        "2",
+    ]
+    subprocess.run([*command, "--out", str(run), *(word for one in told for word in ("--set", one))], check=True)
+
+
+def curve(run: Path) -> dict[int, dict]:
+    """What was measured, by step."""
+    found = dict[int, dict]()
+    for row in read_metrics(run):
+        found.setdefault(row["step"], {}).update(row)
+    return found
+
+
+def compared(rows: list[dict]) -> dict:
+    """Losses in each precision, as trained and held out where that was measured."""
+    told = {precision: f"{row['masked_loss']:.3f}" for precision, row in zip(PRECISIONS, rows, strict=True)}
+    there = "held_out_loss" in rows[0]
+    held = {
+        f"{p}, held out": f"{row['held_out_loss']:.3f}" if there else "" for p, row in zip(PRECISIONS, rows, strict=True)
+    }
+    return told | held
+
+
+def draw(curves: list[dict[int, dict]], options: argparse.Namespace) -> None:
+    from matplotlib import pyplot
+
+    _, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for precision, found, line in zip(PRECISIONS, curves, ("-", "--"), strict=True):
+        axes.plot(found.keys(), [row["masked_loss"] for row in found.values()], line, label=precision)
+    axes.set(xlabel="step", ylabel="masked loss", title=f"BERT-{options.size}, {options.tokens:,} tokens a step")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    pyplot.savefig(options.plot)
+
+
+if __name__ == "__main__":
+    main()
