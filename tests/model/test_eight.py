@@ -1,13 +1,17 @@
 """Products in 8 bits: those of what is left of their factors, and a network that is nearly the same."""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from support.batches import pack
 from support.reference import draw_sequences
+from support.runs import SMALL_RUN, metrics, without_dropout
+from support.stores import made_up_store
 
+import bertkit
 from bertkit.model.config import sized
 from bertkit.model.device import compiled
 from bertkit.model.encoder import Encoder
@@ -77,3 +81,13 @@ def test_an_encoder_in_eight_bits_is_nearly_the_same(settings, compile):
         if first.grad is not None and first.grad.norm() > 1e-6:
             assert (first.grad - second.grad).norm() < 0.12 * first.grad.norm(), name
     assert [name for name, _ in plain.named_parameters()] == [name for name, _ in short.named_parameters()]
+
+
+@pytest.mark.parametrize("settings", [dict(compile=True), dict(graphs=True)], ids=["compiled", "recorded"])
+def test_a_run_in_eight_bits_learns_the_same(settings, tmp_path):
+    store, losses = made_up_store(tmp_path / "s", 300).path, []
+    for precision in ("bf16", "fp8"):
+        recipe = replace(without_dropout(SMALL_RUN), precision=precision, **settings)
+        bertkit.pretrain(store, tmp_path / precision, recipe=recipe, device="cuda", quiet=True)
+        losses.append([row["masked_loss"] for row in metrics(tmp_path / precision) if "masked_loss" in row])
+    assert losses[1] == pytest.approx(losses[0], rel=0.01) and losses[1] != losses[0]
