@@ -49,18 +49,9 @@ def arguments() -> argparse.Namespace:
 def train(run: Path, options: argparse.Namespace) -> None:
     told = [*SETTINGS.split(), f"steps={options.steps}", f"lr={options.lr}", f"precision={run.name}", "log_every=10"]
     told += [f"batch_tokens={options.tokens}", f"row_tokens={options.tokens}"]
-    command = [
-        sys.executable,
-        "-m",
-        "bertkit",
-        "pretrain",
-        options.store,
-        "--recipe",
-        f"bert-{options.size}",
-        "--workers",
-        "2",
-    ]
-    subprocess.run([*command, "--out", str(run), *(word for one in told for word in ("--set", one))], check=True)
+    command = [sys.executable, "-m", "bertkit", "pretrain", options.store, "--recipe", f"bert-{options.size}"]
+    command += ["--workers", "2", "--out", str(run), *(word for one in told for word in ("--set", one))]
+    subprocess.run(command, check=True)
 
 
 def curve(run: Path) -> dict[int, dict]:
@@ -73,12 +64,9 @@ def curve(run: Path) -> dict[int, dict]:
 
 def compared(rows: list[dict]) -> dict:
     """Losses in each precision, as trained and held out where that was measured."""
-    told = {precision: f"{row['masked_loss']:.3f}" for precision, row in zip(PRECISIONS, rows, strict=True)}
-    there = "held_out_loss" in rows[0]
-    held = {
-        f"{p}, held out": f"{row['held_out_loss']:.3f}" if there else "" for p, row in zip(PRECISIONS, rows, strict=True)
-    }
-    return told | held
+    both, found = list(zip(PRECISIONS, rows, strict=True)), "held_out_loss" in rows[0]
+    told = {precision: f"{row['masked_loss']:.3f}" for precision, row in both}
+    return told | {f"{precision}, held out": f"{row['held_out_loss']:.3f}" if found else "" for precision, row in both}
 
 
 def draw(curves: list[dict[int, dict]], options: argparse.Namespace) -> None:

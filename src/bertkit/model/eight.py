@@ -32,6 +32,7 @@ def eight(x: Tensor, factor: float, kind: torch.dtype = torch.float8_e4m3fn) -> 
     return (x.detach().float() * factor).clamp(-most, most).to(kind)
 
 
+@torch.library.custom_op("bertkit::product8", mutates_args=())
 def product(x: Tensor, weight: Tensor, factor: float, bias: Tensor | None = None) -> Tensor:
     """x wᵀ + b in 16 bits [M, N], of x [M, K] and w [N, K] in 8, in which there is the factor."""
     scales = _scale(1 / factor, x.device), _scale(1.0, x.device)
@@ -43,14 +44,9 @@ def _scale(value: float, device: torch.device) -> Tensor:
     return torch.full((), value, device=device)
 
 
-@torch.library.custom_op("bertkit::backwards8", mutates_args=())
-def _product(upper: Tensor, turned: Tensor) -> Tensor:
-    return product(upper, turned, GRADIENT * WEIGHT)
-
-
 def _backwards(upper: Tensor, weight: Tensor) -> Tensor:
     """The gradient of what was multiplied with the weight, from that of the product in 8 bits."""
-    return _product(upper, eight(weight, WEIGHT).T.contiguous())
+    return product(upper, eight(weight, WEIGHT).T.contiguous(), GRADIENT * WEIGHT)
 
 
 @torch.library.custom_op("bertkit::linear8", mutates_args=())
@@ -91,7 +87,7 @@ def _feed_gradient(ctx: Any, upper: Tensor, _: Tensor) -> tuple[Tensor | None, .
     return _backwards(dh8, first), None, dw[0], None, db, dw[1], None, upper.sum(0)
 
 
-_product.register_fake(lambda upper, turned: upper.new_empty(upper.shape[0], turned.shape[0], dtype=torch.bfloat16))
+product.register_fake(lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0], dtype=torch.bfloat16))
 _linear.register_fake(lambda x, x8, weight, *_: x.new_empty(x.shape[0], weight.shape[0]))
 _feed.register_fake(lambda x, x8, first, *_: (torch.empty_like(x), x.new_empty(x.shape[0], first.shape[0])))
 _linear.register_autograd(_linear_gradient, setup_context=_keep_linear)
@@ -118,10 +114,8 @@ class FeedForward8(FeedForward):
 def in_eight_bits(network: nn.Module) -> None:
     """Has the network's blocks compute in 8 bits from now on, where sizes are multiples of 16; weights and names stay."""
     for module in network.modules():
-        if isinstance(module, Attention):
-            maps = [module.qkv, module.output]
-        else:
-            maps = [module.input, module.output] if isinstance(module, FeedForward) else []
+        maps = [module.qkv, module.output] if isinstance(module, Attention) else []
+        maps += [module.input, module.output] if isinstance(module, FeedForward) else []
         if any(size % 16 for one in maps for size in one.weight.shape):
             continue
         if type(module) is FeedForward and module.activation is F.gelu and module.input.bias is not None:

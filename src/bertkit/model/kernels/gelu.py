@@ -128,7 +128,7 @@ def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
 @torch.library.custom_op("bertkit::gelu_backward", mutates_args=())
 def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(x)
-    return out, _gelu_gradients(x, bias, upper, out, out, out, 0.0)
+    return out, _backwards(x, bias, upper, out, out, out, 0.0)
 
 
 def gelu8(x: Tensor, bias: Tensor, factor: float) -> Tensor:
@@ -142,12 +142,10 @@ def gelu8(x: Tensor, bias: Tensor, factor: float) -> Tensor:
 def gelu8_gradient(x: Tensor, bias: Tensor, upper: Tensor, factor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x's gradient, the same in 8 bits times factor, gelu(x + bias), and the bias's gradient."""
     out, out8, again = torch.empty_like(x), torch.empty_like(x, dtype=torch.float8_e5m2), torch.empty_like(x)
-    return out, out8, again, _gelu_gradients(x, bias, upper, out, out8, again, factor)
+    return out, out8, again, _backwards(x, bias, upper, out, out8, again, factor)
 
 
-def _gelu_gradients(
-    x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor, again: Tensor, factor: float
-) -> Tensor:
+def _backwards(x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor, again: Tensor, factor: float) -> Tensor:
     """Fills what it is given to fill; the bias's gradient."""
     sums = x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
     rows = ROWS8 if factor else ROWS
