@@ -85,20 +85,27 @@ def report(title: str, rows: list[dict]) -> None:
 
 
 @cache
-def line_up() -> IO[str]:
-    """Takes part in turns: benchmarks started together compile side by side, and are timed while no other does anything."""
-    turn = (Path(tempfile.gettempdir()) / "bertkit-benchmark.turn").open("w")
+def line_up() -> tuple[IO[str], IO[str]]:
+    """Takes part in turns: benchmarks started together compile side by side, and are timed while no other does anything. The
+    first lock is had together by those that compile, alone by the one that is timed; the second by all that wait."""
+    turn, queue = ((Path(tempfile.gettempdir()) / f"bertkit-benchmark.{name}").open("w") for name in ("turn", "queue"))
     fcntl.flock(turn, fcntl.LOCK_SH)
-    return turn
+    return turn, queue
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """A turn on the accelerator."""
-    fcntl.flock(line_up(), fcntl.LOCK_EX)
+    """A turn on the accelerator. Who had one goes on when all that wait had theirs, or it would keep them waiting."""
+    turn, queue = line_up()
+    fcntl.flock(queue, fcntl.LOCK_SH)
+    fcntl.flock(turn, fcntl.LOCK_EX)
     time.sleep(0.2)  # what others had begun comes to an end
     yield
-    fcntl.flock(line_up(), fcntl.LOCK_SH)
+    fcntl.flock(turn, fcntl.LOCK_UN)
+    fcntl.flock(queue, fcntl.LOCK_UN)
+    fcntl.flock(queue, fcntl.LOCK_EX)
+    fcntl.flock(turn, fcntl.LOCK_SH)
+    fcntl.flock(queue, fcntl.LOCK_UN)
 
 
 def arguments(description: str, **defaults: float | str) -> argparse.Namespace:

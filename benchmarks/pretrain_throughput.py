@@ -3,7 +3,8 @@
 Both get the same examples (next-sentence pairs, 15% masked), bf16 autocast, torch.compile, fused AdamW and clipping; a row
 of bertkit with its blocks' products in 8 bits stands beside them.
 transformers pads each example to the length and tries the batch sizes of --peer_tokens; its best one counts. Tokens are
-those of the examples; padding and filler count for neither.
+those of the examples; padding and filler count for neither. Started together, several such processes compile side by side
+and take turns at the GPU, whose memory one of them has at a time.
 """
 
 import gc
@@ -80,14 +81,29 @@ def draw(source: ExampleSource, count: int) -> list[PretrainingBatch]:
 def timed(step, steps: int, tokens: float) -> tuple[float, float]:
     """Tokens a second, the best of three times after warm-up, and the peak of memory."""
     begin = time.perf_counter()
-    step(0)  # compiles
-    torch.cuda.synchronize()
+    compile_step(step)
     print(f"the first step took {time.perf_counter() - begin:.1f} s", flush=True)
     torch.cuda.reset_peak_memory_stats()
     with alone():
         seconds(step, 5)
         best = min(seconds(step, steps) for _ in range(3))
+        torch.cuda.empty_cache()
     return tokens * steps / best, torch.cuda.max_memory_allocated() / 2**30
+
+
+def compile_step(step, tries: int = 60) -> None:
+    """The first step; again, if others have the memory just then. What it needed is given back."""
+    for left in reversed(range(tries)):
+        try:
+            step(0)
+            break
+        except torch.OutOfMemoryError:
+            if not left:
+                raise
+        torch.cuda.empty_cache()
+        time.sleep(1)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
 
 def seconds(step, steps: int) -> float:

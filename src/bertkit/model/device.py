@@ -1,5 +1,6 @@
 """Devices: which there are, what they can do, what a model asks of them, and compilation."""
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -73,8 +74,9 @@ def compiled(module: Callable) -> Any:
     Inductor's mixed-order reductions fuse the column sums of a layer norm's gradient with its rows; with dropout beside it,
     such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off. Places that two dropouts hash are
     hashed again for the gradient, though far from each other, instead of keeping a mask. The limit is for all models of a
-    process together.
+    process together. That the compiler takes the softmax of a loss in two steps is nothing a user could act upon.
     """
+    warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.ban_recompute_used_far_apart = False
     return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
