@@ -140,8 +140,9 @@ def test_a_changed_recipe_is_refused_unless_forked(store, tmp_path):
     train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=6), fork=True)
     assert metrics(tmp_path / "r")[-1]["step"] == 6
     settings = (tmp_path / "r" / "recipe.json").read_bytes()
-    with pytest.raises(TrainingError, match=r"r trains another network: .* differs; give another --out"):
-        train(store, tmp_path / "r", settings=["feedforward=48"], fork=True)
+    for other in ("feedforward=48", "layers=1", "layers=3"):
+        with pytest.raises(TrainingError, match=r"r trains another network: .* differs; give another --out"):
+            train(store, tmp_path / "r", settings=[other], fork=True)
     assert (tmp_path / "r" / "recipe.json").read_bytes() == settings
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()

@@ -117,12 +117,14 @@ class Trainer:
         if found is None:
             return State()
         state, tensors = found
+        mine = {f"weights/{name}": parameter for name, parameter in self.network.named_parameters()}
+        kept = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("weights/")}
+        if other := kept.items() ^ {name: parameter.shape for name, parameter in mine.items()}.items():
+            name = min(name for name, _ in other).removeprefix("weights/")
+            raise TrainingError(f"{self.job.run} trains another network: {name} differs; give another --out")
         with torch.no_grad():
-            for name, parameter in self.network.named_parameters():
-                kept = tensors.get(f"weights/{name}", torch.empty(0))
-                if kept.shape != parameter.shape:
-                    raise TrainingError(f"{self.job.run} trains another network: {name} differs; give another --out")
-                parameter.copy_(laid_like(kept, parameter))
+            for name, parameter in mine.items():
+                parameter.copy_(laid_like(tensors[name], parameter))
         self.optimizers.restore(tensors)
         self.window = torch.tensor(state.window, device=self.job.device)
         return state
