@@ -13,10 +13,7 @@ from pathlib import Path
 from measure import arguments, data, report
 
 LATER = 30
-SETTINGS = {
-    "pretrain": ("log_every=1", "steps=1000", "phases=128:1", "row_tokens=131072", "evaluate_every=10000"),
-    "finetune": ("log_every=1",),
-}
+SETTINGS = {"pretrain": ("log_every=1", "steps=1000", "phases=128:1", "evaluate_every=10000"), "finetune": ("log_every=1",)}
 
 
 def main() -> None:

@@ -19,12 +19,14 @@ from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.loader import Step
 from bertkit.data.store import Store
 from bertkit.model.config import Config, sized
+from bertkit.model.device import tokens_at_once
 from bertkit.pipeline import begin_with
 from bertkit.recipes import find_recipe
 from bertkit.train.checkpoint import State
 from bertkit.train.distributed import World
 from bertkit.train.fit import Feed, Trainer
 from bertkit.train.pretraining import pretraining_job
+from bertkit.train.recipe import with_rows
 
 PARTS = {  # by what a kernel's name has; the first that fits
     "attention": ("_short_", "_tiles_", "flash"),
@@ -73,6 +75,7 @@ def recipe_step(name: str, precision: str, store: Store, run: Path) -> tuple[Cal
     """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
     recipe = replace(find_recipe(name), precision=precision, held_out=0.0)
     _, network, recipe = begin_with(recipe, store, None, None)
+    recipe = with_rows(recipe, tokens_at_once(DEVICE, recipe.config))
     job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=0)
     trainer, state = Trainer(replace(job, feed=Again(job.feed))), State()
     trainer.step(state)

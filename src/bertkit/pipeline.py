@@ -86,21 +86,23 @@ def pretrain(
 ) -> Path:
     """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
     from bertkit.data.store import Store
-    from bertkit.model.device import find_device
+    from bertkit.model.device import find_device, tokens_at_once
     from bertkit.recipes import find_recipe
     from bertkit.train.distributed import join_world
     from bertkit.train.fit import fit
     from bertkit.train.pretraining import pretraining_job
-    from bertkit.train.recipe import change, with_rows_for
+    from bertkit.train.recipe import change, with_rows
     from bertkit.train.report import write_report
-    from bertkit.train.run import parse_budget
+    from bertkit.train.run import parse_budget, written
 
     opened, run = Store(store), Path(out)
-    chosen = with_rows_for(find_device(device).type, find_recipe(recipe)) if isinstance(recipe, str) else recipe
-    chosen = change(chosen, list(settings))
+    chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
+    before = written(run).get("recipe", {}).get("row_tokens", 0)  # whatever device that was
     with join_world(find_device(device)) as (world, where):
+        most = min(map(int, world.gather(str(tokens_at_once(where, chosen.config)))))
+        chosen = with_rows(replace(chosen, row_tokens=chosen.row_tokens or before), most, world.size)
         if teacher is not None:
             teacher.network.to(where)
         ahead = (4 if where.type == "cuda" else 0) if workers is None else workers

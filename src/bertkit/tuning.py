@@ -17,14 +17,14 @@ from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError, check_choice
-from bertkit.model.device import find_device, quick_precision
+from bertkit.model.device import find_device, quick_precision, tokens_at_once
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
 from bertkit.tasks.task import TaskSettings
 from bertkit.train.finetuning import tuned_network, tuning_job
 from bertkit.train.fit import fit
-from bertkit.train.recipe import Tuning, change, with_rows_for
+from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
@@ -87,8 +87,8 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    recipe = with_rows_for(where.type, replace(recipe, precision=quick_precision(where)))
-    recipe = change(recipe, list(settings))
+    rows = min(recipe.row_tokens, tokens_at_once(where, source.network.encoder.config))
+    recipe = change(replace(recipe, precision=quick_precision(where), row_tokens=rows), list(settings))
     kind = TASKS[recipe.task.task]
     recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)

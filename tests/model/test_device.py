@@ -1,9 +1,11 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from bertkit.errors import InputError
 from bertkit.model.config import sized
-from bertkit.model.device import compiled, find_device, flops_per_token, peak_flops
+from bertkit.model.device import compiled, find_device, flops_per_token, peak_flops, tokens_at_once
 
 
 def test_devices_are_found_or_refused():
@@ -17,6 +19,19 @@ def test_devices_are_found_or_refused():
 def test_arithmetic_of_bert_base():
     """Six times the parameters of the blocks, and a little for attention and head."""
     assert 6 * 85e6 < flops_per_token(sized("base"), 128, 0.15) < 6 * 95e6
+
+
+@pytest.mark.parametrize(("gigabytes", "base", "large"), [(150, 131_072, 65_536), (24, 32_768, 8192), (8, 8192, 512)])
+def test_tokens_that_memory_holds(monkeypatch, gigabytes, base, large):
+    """At least so many; BERT-base took 37.4 GiB for 131,072 tokens, large 52.7 for 65,536, weights and all."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 1e9))
+    cuda, taken = torch.device("cuda"), {"base": 37.4 / 131_072, "large": 52.7 / 65_536}
+    for size, least in (("base", base), ("large", large)):
+        found = tokens_at_once(cuda, sized(size))
+        assert least <= found < max(2 * least, 1024)
+        assert found * taken[size] * 2**30 < 0.9 * gigabytes * 1e9
+    assert tokens_at_once(cuda, sized("base", place="relative")) <= 16_384
+    assert tokens_at_once(torch.device("cpu"), sized("base")) == 8192
 
 
 class Doubled(torch.nn.Module):

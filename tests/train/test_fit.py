@@ -133,6 +133,16 @@ def test_a_damaged_checkpoint_is_passed_over(store, whole, tmp_path, monkeypatch
     assert_equal_runs(tmp_path / "r", whole)
 
 
+def test_a_run_goes_on_with_its_rows_on_a_smaller_device(store, tmp_path, monkeypatch):
+    recipe = replace(SMALL_RUN, row_tokens=0)
+    for steps, most in ((3, 600), (6, 300)):
+        monkeypatch.setattr("bertkit.model.device.tokens_at_once", lambda *_, most=most: most)
+        train(store, tmp_path / "r", recipe=replace(recipe, steps=steps), fork=True)
+        assert json.loads((tmp_path / "r" / "recipe.json").read_text())["recipe"]["row_tokens"] == 512
+    train(store, tmp_path / "new", recipe=recipe)
+    assert json.loads((tmp_path / "new" / "recipe.json").read_text())["recipe"]["row_tokens"] == 256
+
+
 def test_a_changed_recipe_is_refused_unless_forked(store, tmp_path):
     train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=3))
     with pytest.raises(TrainingError, match=r"begun otherwise: recipe\.steps: 3 → 6"):

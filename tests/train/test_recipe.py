@@ -1,11 +1,11 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from bertkit.errors import InputError
 from bertkit.recipes import RECIPES, find_recipe
-from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, Tuning, change, rate_factor, with_rows_for
+from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, Tuning, change, rate_factor, with_rows
 from bertkit.train.run import differences
 
 
@@ -16,13 +16,23 @@ def test_every_recipe_is_sound_and_named(name):
     assert json.loads(json.dumps(asdict(recipe)))["name"] == name
 
 
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+@pytest.mark.parametrize("most", [8192, 20_000, 131_072])
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_processor_computes_shorter_rows(name):
+def test_rows_are_as_long_as_memory_allows(name, most, ranks):
     recipe = find_recipe(name)
-    assert with_rows_for("cuda", recipe) == recipe
-    shorter = with_rows_for("cpu", recipe)
-    assert shorter.row_tokens == min(8192, recipe.row_tokens)
-    assert shorter.batch_tokens == recipe.batch_tokens
+    fitting = with_rows(recipe, most, ranks)
+    rows = fitting.batch_tokens / fitting.row_tokens
+    assert rows == int(rows) and replace(fitting, row_tokens=recipe.row_tokens) == recipe
+    if recipe.row_tokens:
+        assert fitting == recipe
+    else:
+        assert fitting.row_tokens <= most and rows >= ranks
+        assert 2 * fitting.row_tokens > most or rows < 2 * ranks  # no less than could be
+
+
+def test_rows_that_are_told_stay():
+    assert with_rows(replace(find_recipe("bert-base"), row_tokens=1024), 8192, 8).row_tokens == 1024
 
 
 def test_the_paper_s_recipe():

@@ -26,7 +26,6 @@ def fast_base() -> Recipe:
         graphs=True,
         budget=20 * 60.0,
         batch_tokens=32_768,
-        row_tokens=32_768,
         evaluate_every=5000,
         checkpoint_every=5000,
     )

@@ -13,7 +13,6 @@ from bertkit.tasks.task import TaskSettings
 from bertkit.train.run import flat
 
 Settings = TypeVar("Settings", bound="Training")
-PROCESSOR_ROW = 8192  # tokens computed at once where memory is a computer's own
 SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
 
 
@@ -96,7 +95,7 @@ class Recipe(Training):
     masking: Masking = field(default_factory=Masking)
     phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
     batch_tokens: int = 131_072  # of a step
-    row_tokens: int = 16_384
+    row_tokens: int = 0  # 0: a step's, or what the device's memory holds of them
     ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
     held_out: float = 0.005  # share of documents kept for evaluation
     evaluate_examples: int = 2048  # at most
@@ -109,7 +108,7 @@ class Recipe(Training):
             raise InputError(f"{self.objective} judges pieces, not pairs, and pairs is {self.pairs}; add pairs=none")
         if not 0 < self.generator <= 1:
             raise InputError(f"generator is {self.generator}; expected its width over the model's, above 0, at most 1")
-        if self.row_tokens < 1 or self.batch_tokens % self.row_tokens:
+        if self.row_tokens < 0 or self.batch_tokens % (self.row_tokens or 1):
             raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
             raise InputError(f"the phases' shares add up to {sum(phase.share for phase in self.phases)}; expected 1")
@@ -165,9 +164,12 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
     return 1.0
 
 
-def with_rows_for(device: str, recipe: Settings) -> Settings:
-    """The recipe with rows that the memory of a kind of device will hold."""
-    return recipe if device == "cuda" else replace(recipe, row_tokens=min(recipe.row_tokens, PROCESSOR_ROW))
+def with_rows(recipe: Recipe, most: int, ranks: int = 1) -> Recipe:
+    """The recipe with rows of at most so many tokens, unless it says how many: a step's, halved until each rank has one."""
+    rows = recipe.row_tokens or recipe.batch_tokens
+    while not recipe.row_tokens and rows > min(most, recipe.batch_tokens / ranks) and rows % 2 == 0:
+        rows //= 2
+    return replace(recipe, row_tokens=rows)
 
 
 def change(recipe: Settings, settings: list[str]) -> Settings:
