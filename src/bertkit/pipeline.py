@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import InputError
+from bertkit.atomic import read_json
+from bertkit.errors import InputError, TrainingError
 from bertkit.text import vocabulary
 from bertkit.text.corpus import MAX_LINE, Corpus
 from bertkit.text.tokenizer import Tokenizer
@@ -93,13 +94,13 @@ def pretrain(
     from bertkit.train.pretraining import pretraining_job
     from bertkit.train.recipe import change, with_rows
     from bertkit.train.report import write_report
-    from bertkit.train.run import parse_budget, written
+    from bertkit.train.run import parse_budget
 
     opened, run = Store(store), Path(out)
     chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
-    before = written(run).get("recipe", {}).get("row_tokens", 0)  # whatever device that was
+    before = read_json(run / "recipe.json", TrainingError).get("recipe", {}).get("row_tokens", 0)  # whatever device that was
     with join_world(find_device(device)) as (world, where):
         most = min(map(int, world.gather(str(tokens_at_once(where, chosen.config)))))
         chosen = with_rows(replace(chosen, row_tokens=chosen.row_tokens or before), most, world.size)

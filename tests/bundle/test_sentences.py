@@ -45,3 +45,20 @@ def test_other_modules_are_refused_by_name(model, tmp_path):
     (tmp_path / "m" / "bertkit.json").unlink()
     with pytest.raises(ConfigError, match=r"modules.json has Dense; expected Transformer, Pooling, Normalize"):
         load_bundle(tmp_path / "m")
+
+
+@pytest.mark.parametrize("content", ["[", "{}x", "3", '["a"]', '[{"path": ""}]', '[{"type": 3, "path": ""}]'])
+def test_damaged_modules_are_named(model, tmp_path, content):
+    model.save(tmp_path / "m")
+    (tmp_path / "m" / "modules.json").write_text(content)
+    (tmp_path / "m" / "bertkit.json").unlink()
+    with pytest.raises(ConfigError, match=r"modules.json: expected a list of modules, each with type and path"):
+        load_bundle(tmp_path / "m")
+
+
+def test_modules_without_pooling_are_refused(model, tmp_path):
+    model.save(tmp_path / "m")
+    (tmp_path / "m" / "modules.json").write_text('[{"path": "", "type": "sentence_transformers.models.Transformer"}]')
+    (tmp_path / "m" / "bertkit.json").unlink()
+    with pytest.raises(ConfigError, match=r"the pooling of .* is \{.*\}; expected one of mean, cls, max"):
+        load_bundle(tmp_path / "m")

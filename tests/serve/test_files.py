@@ -287,6 +287,10 @@ def test_changes_are_refused_and_named(fields, models, tmp_path, monkeypatch):
     options = change if isinstance(change, dict) else {}
     with pytest.raises(InputError, match=f"was made with another {fields};.*--fresh"):
         bertkit.predict(models / "classification", data, out, **options)
+    (settings,) = tmp_path.glob("**/settings.json")
+    settings.write_text("{")
+    with pytest.raises(InputError, match=r"settings.json: not readable as JSON"):
+        bertkit.predict(models / "classification", data, out, **options)
     bertkit.predict(models / "classification", data, out, fresh=True, **options)
     assert len(read(out)) >= 12
 

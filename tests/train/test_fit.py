@@ -154,6 +154,9 @@ def test_a_changed_recipe_is_refused_unless_forked(store, tmp_path):
         with pytest.raises(TrainingError, match=r"r trains another network: .* differs; give another --out"):
             train(store, tmp_path / "r", settings=[other], fork=True)
     assert (tmp_path / "r" / "recipe.json").read_bytes() == settings
+    (tmp_path / "r" / "recipe.json").write_text("{")
+    with pytest.raises(TrainingError, match=r"recipe.json: not readable as JSON"):
+        train(store, tmp_path / "r")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     with pytest.raises(TrainingError, match="holds no run"):

@@ -17,10 +17,13 @@ def read_pooling(folder: Path) -> TaskSettings | None:
     """The similarity task that a folder's modules describe; None where there are none."""
     if not (file := folder / "modules.json").is_file():
         return None
-    modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in json.loads(file.read_text(encoding="utf-8"))}
+    try:
+        modules = {entry["type"].rpartition(".")[2]: entry["path"] for entry in json.loads(file.read_text(encoding="utf-8"))}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file}: expected a list of modules, each with type and path ({error!r})") from error
     if unknown := set(modules) - set(MODULES):
         raise ConfigError(f"modules.json has {', '.join(sorted(unknown))}; expected {', '.join(MODULES)}")
-    told = read_json(folder / modules["Pooling"] / "config.json")
+    told = read_json(folder / modules["Pooling"] / "config.json") if "Pooling" in modules else {}
     chosen = [name for name, key in POOLINGS.items() if told.get(key) or told.get("pooling_mode") == name]
     if len(chosen) != 1:
         raise ConfigError(f"the pooling of {folder} is {told}; expected one of {', '.join(POOLINGS)}")

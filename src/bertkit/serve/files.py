@@ -19,7 +19,7 @@ from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import new_file, write_text
+from bertkit.atomic import new_file, read_json, write_text
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data.engines import ENGINES
@@ -278,7 +278,7 @@ def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int
             raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
         shutil.rmtree(parts, ignore_errors=True)
         write_text(told, json.dumps(settings))
-    found = json.loads(told.read_text(encoding="utf-8"))
+    found = read_json(told, InputError)
     if differing := ", ".join(name for name in settings if found.get(name) != settings[name]):
         raise InputError(f"{parts} was made with another {differing}; give another --out, or --fresh to begin anew")
     return next(number for number in count() if not (parts / f"{number:08}.part").exists())

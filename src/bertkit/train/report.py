@@ -1,7 +1,6 @@
 """report.html: a run on one page, one file: curves, results, the recipe, and what the model fills in."""
 
 import html
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bertkit.atomic import read_json
 from bertkit.data.examples import ExampleSource, PretrainingBatch
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.log import read_metrics
@@ -17,8 +17,7 @@ from bertkit.train.page import BLUE, GREEN, GREY, ORANGE, cards, curves, draw, s
 
 def write_report(run: Path, *, samples: Sequence[str] = ()) -> Path:
     """Writes RUN/report.html from the run's metrics and recipe."""
-    rows = read_metrics(run)
-    recipe = json.loads((run / "recipe.json").read_text(encoding="utf-8"))["recipe"]
+    rows, recipe = read_metrics(run), read_json(run / "recipe.json")["recipe"]
     shown = [f"<div class='sample'>{sample}</div>" for sample in samples]
     filler = "generator" if recipe["objective"] == "replaced" else "model"
     note = f"green: right; red: the {filler}'s piece, then the true one"

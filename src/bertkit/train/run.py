@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bertkit.atomic import read_json
 from bertkit.errors import InputError, TrainingError
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -14,19 +15,13 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
     """What a run's recipe.json will say: that of a new run, or the same as before, unless it is a fork."""
-    old, new = written(run), json.loads(json.dumps({"recipe": asdict(recipe), **begun}))
-    if old:
+    new = json.loads(json.dumps({"recipe": asdict(recipe), **begun}))
+    if old := read_json(run / "recipe.json", TrainingError):
         if (changed := differences(old, new)) and not fork:
             raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork it")
     elif run.exists() and any(run.iterdir()):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
     return json.dumps(new, indent=2) + "\n"
-
-
-def written(run: Path) -> dict[str, Any]:
-    """What a run's recipe.json says; nothing of a new one."""
-    file = run / "recipe.json"
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
