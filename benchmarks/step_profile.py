@@ -75,7 +75,7 @@ def recipe_step(name: str, precision: str, store: Store, run: Path) -> tuple[Cal
     """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
     recipe = replace(find_recipe(name), precision=precision, held_out=0.0)
     _, network, recipe = begin_with(recipe, store, None, None)
-    recipe = with_rows(recipe, tokens_at_once(DEVICE, recipe.config))
+    recipe = with_rows(recipe, tokens_at_once(DEVICE, precision, recipe.config))
     job, _ = pretraining_job(run, recipe, store, network, DEVICE, World(), lambda to: None, workers=0)
     trainer, state = Trainer(replace(job, feed=Again(job.feed))), State()
     trainer.step(state)

@@ -14,8 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.atomic import read_json
-from bertkit.errors import InputError, TrainingError
+from bertkit.errors import InputError
 from bertkit.text import vocabulary
 from bertkit.text.corpus import MAX_LINE, Corpus
 from bertkit.text.tokenizer import Tokenizer
@@ -94,16 +93,15 @@ def pretrain(
     from bertkit.train.pretraining import pretraining_job
     from bertkit.train.recipe import change, with_rows
     from bertkit.train.report import write_report
-    from bertkit.train.run import parse_budget
+    from bertkit.train.run import parse_budget, rows_of
 
     opened, run = Store(store), Path(out)
     chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
-    before = read_json(run / "recipe.json", TrainingError).get("recipe", {}).get("row_tokens", 0)  # whatever device that was
     with join_world(find_device(device)) as (world, where):
-        most = min(map(int, world.gather(str(tokens_at_once(where, chosen.config)))))
-        chosen = with_rows(replace(chosen, row_tokens=chosen.row_tokens or before), most, world.size)
+        most = min(map(int, world.gather(str(tokens_at_once(where, chosen.precision, chosen.config)))))
+        chosen = with_rows(replace(chosen, row_tokens=chosen.row_tokens or rows_of(run)), most, world.size)
         if teacher is not None:
             teacher.network.to(where)
         ahead = (4 if where.type == "cuda" else 0) if workers is None else workers

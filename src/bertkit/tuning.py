@@ -17,7 +17,7 @@ from bertkit.data.readers import Columns, Table, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError, check_choice
-from bertkit.model.device import find_device, quick_precision, tokens_at_once
+from bertkit.model.device import PROCESSOR_ROW, find_device, quick_precision
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
@@ -87,7 +87,7 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    rows = min(recipe.row_tokens, tokens_at_once(where, source.network.encoder.config))
+    rows = recipe.row_tokens if where.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
     recipe = change(replace(recipe, precision=quick_precision(where), row_tokens=rows), list(settings))
     kind = TASKS[recipe.task.task]
     recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))

@@ -27,11 +27,12 @@ def test_tokens_that_memory_holds(monkeypatch, gigabytes, base, large):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 1e9))
     cuda, taken = torch.device("cuda"), {"base": 37.4 / 131_072, "large": 52.7 / 65_536}
     for size, least in (("base", base), ("large", large)):
-        found = tokens_at_once(cuda, sized(size))
+        found = tokens_at_once(cuda, "bf16", sized(size))
         assert least <= found < 2 * least or found == 131_072
         assert found * taken[size] * 2**30 < 0.9 * gigabytes * 1e9
-    assert tokens_at_once(cuda, sized("base", place="relative")) <= 16_384
-    assert tokens_at_once(torch.device("cpu"), sized("base")) == 8192
+    assert tokens_at_once(cuda, "bf16", sized("base", place="relative")) <= 16_384
+    assert tokens_at_once(cuda, "fp32", sized("base")) <= 16_384
+    assert tokens_at_once(torch.device("cpu"), "bf16", sized("base")) == 8192
 
 
 class Doubled(torch.nn.Module):

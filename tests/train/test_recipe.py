@@ -31,6 +31,10 @@ def test_rows_are_as_long_as_memory_allows(name, most, ranks):
         assert 2 * fitting.row_tokens > most or rows < 2 * ranks  # no less than could be
 
 
+def test_steps_that_cannot_be_halved_are_cut_all_the_same():
+    assert with_rows(replace(find_recipe("bert-base"), batch_tokens=99_999), 8192).row_tokens == 99_999 // 41
+
+
 def test_rows_that_are_told_stay():
     assert with_rows(replace(find_recipe("bert-base"), row_tokens=1024), 8192, 8).row_tokens == 1024
 

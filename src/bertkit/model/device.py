@@ -14,6 +14,7 @@ from bertkit.errors import InputError
 from bertkit.model.config import Config
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PROCESSOR_ROW = 8192  # tokens trained on at once where memory is a computer's own
 PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 FLOP/s by the datasheets
 
 
@@ -100,11 +101,11 @@ def flops_per_token(config: Config, length: int, masked: float) -> float:
     return 3 * (config.layers * block + head)
 
 
-def tokens_at_once(device: torch.device, config: Config) -> int:
+def tokens_at_once(device: torch.device, precision: str, config: Config) -> int:
     """About how many tokens can be trained on at once, from what BERT-base and large took: 29 bytes for each layer and value
     of a token's vector, and scores for one token in seven. Above 131,072 there is no more speed in it."""
-    if device.type != "cuda" or config.needs_grids:
-        return 8192 if device.type != "cuda" else 16_384  # grids have scores beside
+    if wants_grids(device, precision, config):
+        return 16_384 if device.type == "cuda" else PROCESSOR_ROW  # grids have scores beside
     left = 0.8 * torch.cuda.get_device_properties(device).total_memory - 18 * 12 * config.layers * config.width**2  # weights
     return max(512, min(131_072, int(left / (34 * config.layers * config.width + 2 * config.vocabulary))))
 

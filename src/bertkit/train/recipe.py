@@ -165,11 +165,10 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
 
 
 def with_rows(recipe: Recipe, most: int, ranks: int = 1) -> Recipe:
-    """The recipe with rows of at most so many tokens, unless it says how many: a step's, halved until each rank has one."""
-    rows = recipe.row_tokens or recipe.batch_tokens
-    while not recipe.row_tokens and rows > min(most, recipe.batch_tokens / ranks) and rows % 2 == 0:
-        rows //= 2
-    return replace(recipe, row_tokens=rows)
+    """The recipe with a step in as few equal rows as ranks and `most` tokens of a row allow, unless it says how long."""
+    counts = range(max(ranks, -(-recipe.batch_tokens // most)), recipe.batch_tokens + 1)
+    fewest = next(count for count in counts if recipe.batch_tokens % count == 0)
+    return replace(recipe, row_tokens=recipe.row_tokens or recipe.batch_tokens // fewest)
 
 
 def change(recipe: Settings, settings: list[str]) -> Settings:

@@ -24,6 +24,11 @@ def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
     return json.dumps(new, indent=2) + "\n"
 
 
+def rows_of(run: Path) -> int:
+    """How many tokens the rows of a run have that was begun, maybe on another device; 0 if none was."""
+    return read_json(run / "recipe.json", TrainingError).get("recipe", {}).get("row_tokens", 0)
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The dotted names of settings that differ."""
     a, b = flat(old), flat(new)
