@@ -33,6 +33,7 @@ def test_rows_are_as_long_as_memory_allows(name, most, ranks):
 
 def test_steps_that_cannot_be_halved_are_cut_all_the_same():
     assert with_rows(replace(find_recipe("bert-base"), batch_tokens=99_999), 8192).row_tokens == 99_999 // 41
+    assert with_rows(replace(find_recipe("bert-base"), batch_tokens=5), 8192, ranks=8).row_tokens == 1
 
 
 def test_rows_that_are_told_stay():
@@ -70,6 +71,8 @@ BAD = {
     "phases=1024:1": "a phase has length 1024; the model has 512 positions",
     "phases=128:0.5": "shares add up to 0.5",
     "row_tokens=1000": "no multiple of row_tokens",
+    "row_tokens=-1": "no multiple of row_tokens -1, or below 1",
+    "batch_tokens=0": "batch_tokens 0 is .* below 1",
     "objective=both": "judges pieces, not pairs, and pairs is next; add pairs=none",
     "generator=1.5": "generator is 1.5; expected its width over the model's",
     "compile=maybe": "compile is 'maybe'; expected bool",

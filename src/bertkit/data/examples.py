@@ -75,9 +75,9 @@ class ExampleSource:
     evaluation: bool = False  # show those, else the others
 
     def __post_init__(self) -> None:
-        length = self.settings.length
-        if self.tokens < length:
-            raise DataError(f"a row of {self.tokens} tokens is shorter than an example of {length}", self.store.path)
+        if self.tokens < (length := self.settings.length):
+            found = f"a row of {self.tokens} tokens is shorter than an example of {length}"
+            raise DataError(f"{found}; set row_tokens, a part of batch_tokens, to that or more", self.store.path)
         self._plans, self._coming = dict[int, Spans](), dict[int, Future[Spans]]()
         usual = float(self.plan(0).sizes.mean())
         self.shapes = Shapes(self.tokens, (length,), crowding=1.2 * length / usual)

@@ -108,8 +108,8 @@ class Recipe(Training):
             raise InputError(f"{self.objective} judges pieces, not pairs, and pairs is {self.pairs}; add pairs=none")
         if not 0 < self.generator <= 1:
             raise InputError(f"generator is {self.generator}; expected its width over the model's, above 0, at most 1")
-        if self.row_tokens < 0 or self.batch_tokens % (self.row_tokens or 1):
-            raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}")
+        if self.batch_tokens < 1 or self.row_tokens < 0 or self.batch_tokens % (self.row_tokens or 1):
+            raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}, or below 1")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
             raise InputError(f"the phases' shares add up to {sum(phase.share for phase in self.phases)}; expected 1")
         if longest := next((p.length for p in self.phases if p.length > self.config.positions), None):
@@ -167,7 +167,7 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
 def with_rows(recipe: Recipe, most: int, ranks: int = 1) -> Recipe:
     """The recipe with a step in as few equal rows as ranks and `most` tokens of a row allow, unless it says how long."""
     counts = range(max(ranks, -(-recipe.batch_tokens // most)), recipe.batch_tokens + 1)
-    fewest = next(count for count in counts if recipe.batch_tokens % count == 0)
+    fewest = next((count for count in counts if recipe.batch_tokens % count == 0), recipe.batch_tokens)
     return replace(recipe, row_tokens=recipe.row_tokens or recipe.batch_tokens // fewest)
 
 
