@@ -106,7 +106,7 @@ def theirs(recipe, task, source, options, train, dev, device):
     dataset = [example(one, task) for unit in units for one in unit]
     transformers.set_seed(recipe.seed)
     labels = {} if recipe.task.task == "qa" else {"num_labels": task.outputs}
-    network = CLASSES[recipe.task.task].from_pretrained(options.model, **labels)
+    network = CLASSES[recipe.task.task].from_pretrained(options.model, dtype=torch.float32, **labels)
     width = network.config.hidden_size
     with tempfile.TemporaryDirectory() as scratch:
         steps = -(-len(dataset) // recipe.batch) * recipe.epochs

@@ -1,4 +1,5 @@
-"""What does a recipe give for its minutes? Pre-trains with several budgets, and fine-tunes what came of each on GLUE-6.
+"""What does a recipe give for its minutes? Pre-trains with several budgets, and fine-tunes what came of each on GLUE-6, or
+with --tasks on other sets too.
 
 `python benchmarks/minutes.py STORE --recipe fast-base --budgets 5m,10m,20m`. A budget counts the time of training alone; the
 seconds of the whole command, with compilation and the last evaluation, stand beside it.
@@ -11,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from glue import GLUE6, measured, with_amounts
+from glue import GLUE6, OTHERS, measured, with_amounts
 from measure import report
 
 
@@ -20,7 +21,7 @@ def main() -> None:
     rows = [
         row_of(budget, Path(options.keep) / f"{options.recipe}-{budget}", options) for budget in options.budgets.split(",")
     ]
-    report(f"{options.recipe}, GLUE-6 on dev by minutes of pre-training", rows)
+    report(f"{options.recipe} on dev by minutes of pre-training", rows)
 
 
 def arguments() -> argparse.Namespace:
@@ -29,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recipe", default="fast-base")
     parser.add_argument("--budgets", default="5m,10m,20m")
     parser.add_argument("--keep", default="minutes", help="the folder for the runs; what is there already goes on")
+    parser.add_argument("--tasks", default=",".join(GLUE6), help="sets to fine-tune on, with commas between, or all")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the recipe")
     return with_amounts(parser).parse_args()
 
@@ -40,7 +42,8 @@ def row_of(budget: str, run: Path, options: argparse.Namespace) -> dict:
     subprocess.run(command, check=True)
     row = {"budget": budget, "seconds in all": round(time.monotonic() - begin)} | figures(run)
     options.model = str(run / "model")
-    found = {one["set"]: one["dev"] for one in measured(GLUE6, options)}
+    names = [*GLUE6, *OTHERS] if options.tasks == "all" else options.tasks.split(",")
+    found = {one["set"]: one["dev"] for one in measured(names, options)}
     row |= {name.removeprefix("glue/"): score for name, score in found.items()}
     print(row, flush=True)
     return row

@@ -1,7 +1,8 @@
 """How fast is a pre-training step of BERT? bertkit beside transformers' BertForPreTraining, on one GPU, in one process.
 
 Both get the same examples (next-sentence pairs, 15% masked), bf16 autocast, torch.compile, fused AdamW and clipping; a row
-of bertkit with its blocks' products in 8 bits stands beside them.
+of bertkit with its blocks' products in 8 bits stands beside them. A step is the paper's 131,072 tokens for all, in as many
+rows or batches as that takes.
 transformers pads each example to the length and tries the batch sizes of --peer_tokens; its best one counts. Tokens are
 those of the examples; padding and filler count for neither. Started together, several such processes compile side by side
 and take turns at the GPU, whose memory one of them has at a time.
@@ -29,6 +30,7 @@ from bertkit.train.optimizer import Optimizers
 from bertkit.train.recipe import Optimizer
 
 DEVICE, PEER = torch.device("cuda"), "transformers, compiled"
+STEP = 131_072  # tokens
 
 
 def main() -> None:
@@ -57,8 +59,8 @@ def main() -> None:
                 }
                 found[PEER] = max(
                     (
-                        measure_theirs(config, data, length, sequences, options.steps)
-                        for sequences in [int(n) // length for n in options.peer_tokens.split(",")]
+                        measure_theirs(config, data, length, int(tokens), options.steps)
+                        for tokens in options.peer_tokens.split(",")
                     ),
                     key=lambda result: result[0],
                 )
@@ -91,7 +93,7 @@ def timed(step, steps: int, tokens: float) -> tuple[float, float]:
     return tokens * steps / best, torch.cuda.max_memory_allocated() / 2**30
 
 
-def compile_step(step, tries: int = 60) -> None:
+def compile_step(step, tries: int = 240) -> None:
     """The first step; again, if others have the memory just then. What it needed is given back."""
     for left in reversed(range(tries)):
         try:
@@ -134,23 +136,25 @@ def measured_step(config: Config, data: list[PretrainingBatch], precision: str) 
         in_eight_bits(network)
     optimizers = Optimizers(network, Optimizer())
     forward = compiled(network)
-    rows = [row.to(DEVICE) for row in data]
+    rows, parts = [row.to(DEVICE) for row in data], max(1, STEP // len(data[0].batch.ids))
 
     def step(index: int) -> None:
-        row = rows[index % len(rows)]
-        with torch.autocast("cuda", torch.bfloat16):
-            sums = forward(row)
-        (sums[0] / row.hidden + sums[1] / row.pairs).backward()
+        for part in range(parts):
+            row = rows[(index + part) % len(rows)]
+            with torch.autocast("cuda", torch.bfloat16):
+                sums = forward(row)
+            ((sums[0] / row.hidden + sums[1] / row.pairs) / parts).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizers.step(1.0)
 
-    return step, float(np.mean([row.tokens for row in data]))
+    return step, parts * float(np.mean([row.tokens for row in data]))
 
 
 def measure_theirs(
-    config: Config, data: list[PretrainingBatch], length: int, sequences: int, steps: int
+    config: Config, data: list[PretrainingBatch], length: int, batch_tokens: int, steps: int
 ) -> tuple[float, float]:
     free()
+    sequences, parts = batch_tokens // length, max(1, STEP // batch_tokens)
     settings = transformers.BertConfig(
         hidden_size=config.width,
         num_hidden_layers=config.layers,
@@ -164,12 +168,13 @@ def measure_theirs(
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     forward = torch.compile(model)
     grids = [padded(data[index % len(data)], length, sequences) for index in range(4)]
-    tokens = float(np.mean([int(grid["attention_mask"].sum()) for grid in grids]))
+    tokens = parts * float(np.mean([int(grid["attention_mask"].sum()) for grid in grids]))
 
     def step(index: int) -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = forward(**grids[index % len(grids)]).loss
-        loss.backward()
+        for part in range(parts):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = forward(**grids[(index + part) % len(grids)]).loss
+            (loss / parts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

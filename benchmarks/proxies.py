@@ -76,8 +76,8 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict:
         print(f"{name}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
         return {"arm": name, "loss at 15%": float("nan")} | dict.fromkeys([*options.tasks.split(","), "mean"], float("nan"))
     row = {"arm": name, "loss at 15%": held_out_loss(folder / "model", options.store)}
-    how = SimpleNamespace(model=str(folder / "model"), settings=[], small_epochs=5)
-    row |= {task: tune(task, 0, how, folder)["score"] for task in options.tasks.split(",")}
+    how = SimpleNamespace(model=str(folder / "model"), tune=[], small_epochs=5)
+    row |= {task: tune(task, "3e-5", 0, how, folder)["score"] for task in options.tasks.split(",")}
     row["mean"] = mean(row[task] for task in options.tasks.split(","))
     print(row, flush=True)
     return row

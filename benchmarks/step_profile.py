@@ -34,7 +34,7 @@ PARTS = {  # by what a kernel's name has; the first that fits
     "matrix products": ("nvjet", "gemm", "matmul", "cublas", "cutlass", "splitKreduce"),
     "vocabulary's loss": ("softmax", "nll_loss", "argmax"),
     "embeddings": ("embedding", "index"),
-    "norms, residuals, dropout, biases' gradients": ("layer_norm", "_sum"),
+    "norms, residuals, dropout, biases' gradients": ("_added_", "layer_norm", "_sum"),
     "optimiser and clipping": ("multi_tensor", "foreach", "adam"),
 }
 STEPS = 4

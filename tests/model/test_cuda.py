@@ -10,7 +10,7 @@ from support.reference import draw_sequences
 from bertkit.data.packing import Shapes, batches
 from bertkit.model.attention import attend
 from bertkit.model.config import sized
-from bertkit.model.dropout import random_key
+from bertkit.model.dropout import Dropout, random_key
 from bertkit.model.encoder import Encoder
 from bertkit.model.feedforward import activated, gated
 from bertkit.model.norm import Norm
@@ -18,6 +18,7 @@ from bertkit.model.norm import Norm
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
+from bertkit.model.kernels.added_norm import quick_added_norm
 from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
 from bertkit.model.kernels.short import attend_short
 from bertkit.model.kernels.tiles import attend_tiles
@@ -112,6 +113,7 @@ def test_operators_are_what_they_tell_the_compiler():
         (quick_gated_gelu, (x,)),
         (attend_short, (qkv, bounds, random_key(x.device), 32, 0.1, False)),
         (attend_tiles, (qkv, bounds, random_key(x.device), 192, 0.1, False)),
+        (quick_added_norm, (x, x.detach(), *torch.randn(2, width, device="cuda"), random_key(x.device), 1e-5, 0.1)),
     ):
         torch.library.opcheck(operator, inputs)
 
@@ -174,16 +176,36 @@ def test_gated_gelu_is_gelu_times_gate(shape, compiled):
     torch.testing.assert_close(h.grad.double(), exact.grad, atol=1e-5, rtol=0.005)
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
 @pytest.mark.parametrize("shape", [(1000, 768), (131, 300), (1, 3)])
-def test_adding_and_normalising_in_one_kernel(shape):
+def test_adding_and_normalising_in_one_kernel(shape, rate):
+    """Results and all gradients, beside plain torch with the same values dropped."""
     torch.manual_seed(0)
-    norm = Norm(shape[1], eps=1e-12, device="cuda", dtype=torch.bfloat16)
-    norm.weight, norm.bias = (torch.nn.Parameter(torch.randn_like(one)) for one in (norm.weight, norm.bias))
-    x, y = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    exact = F.layer_norm(x.double() + y.double(), shape[1:], norm.weight.double(), norm.bias.double(), norm.eps)
-    with torch.inference_mode():
-        torch.testing.assert_close(norm.added(x, y).double(), exact, atol=1e-3, rtol=0.005)
-    assert norm.added(x, y).requires_grad
+    count, width = shape
+    given = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    given += [torch.randn(width, device="cuda") for _ in range(2)]
+    upper, key = torch.randn(shape, device="cuda", dtype=torch.bfloat16), random_key(torch.device("cuda"))
+    zeros, ones = torch.zeros_like(upper), torch.ones_like(upper)
+    kept = quick_added_norm(zeros, ones, ones[0].float(), zeros[0].float(), key, 1e-12, rate)[0] >= 0 if rate else ones
+    mine, exact = ([one.requires_grad_() for one in some] for some in (given, [one.double() for one in given]))
+    found = quick_added_norm(*mine, key, 1e-12, rate)[0]
+    x, y, weight, bias = exact
+    plain = F.layer_norm(x + y * kept / (1 - rate), (width,), weight, bias, 1e-12)
+    found.backward(upper)
+    plain.backward(upper.double())
+    torch.testing.assert_close(found.double(), plain, atol=1e-3, rtol=0.005)
+    assert abs(kept.float().mean() - (1 - rate)) < 0.02 or count == 1
+    for one, other in zip(mine, exact, strict=True):
+        assert (one.grad.double() - other.grad).norm() < 0.005 * other.grad.norm() + 1e-4
+
+
+def test_a_norm_adds_and_drops_as_told():
+    torch.manual_seed(0)
+    norm, dropout = Norm(768, device="cuda"), Dropout(0.1)
+    x, y = (torch.randn(100, 768, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    exact = F.layer_norm(x.double() + y.double(), (768,), eps=norm.eps)
+    assert not torch.equal(norm.added(x, y, dropout), norm.added(x, y, dropout))
+    torch.testing.assert_close(norm.added(x, y, dropout.eval()).double(), exact, atol=1e-3, rtol=0.005)
 
 
 def test_batch_mates_do_not_matter():

@@ -32,8 +32,8 @@ class Block(nn.Module):
 
     @nested_compile_region  # once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
-        x = self.attention_norm.added(picked(x, wanted), self.dropout(self.attention(x, batch, places, wanted)))
-        return self.feedforward_norm.added(x, self.dropout(self.feedforward(x)))  # [T, D]
+        x = self.attention_norm.added(picked(x, wanted), self.attention(x, batch, places, wanted), self.dropout)
+        return self.feedforward_norm.added(x, self.feedforward(x), self.dropout)  # [T, D]
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         """Who looks at whom: [H, L, L] for each sequence."""

@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from bertkit.model.dropout import Dropout, random_key
+
+WIDEST = 4096  # values of a row that a kernel holds at once
+
 
 class Norm(nn.LayerNorm):
     """Computed in 32 bits where autocast is on; narrow values in, narrow values out."""
@@ -10,15 +14,18 @@ class Norm(nn.LayerNorm):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).to(x.dtype)
 
-    def added(self, x: Tensor, y: Tensor) -> Tensor:
-        """norm(x + y). Narrow values of a GPU are added and normalised in one kernel, unless a gradient is wanted or a
-        compiler does the same."""
-        plain = torch.is_grad_enabled() or torch.compiler.is_compiling() or self.bias is None
-        if plain or not x.is_cuda or x.dtype == torch.float32 or x.dtype != y.dtype:
-            return self(x + y)
-        from bertkit.model.kernels.added_norm import quick_added_norm  # Triton is there with CUDA only
+    def added(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
+        """norm(x + dropout(y)); narrow values of a GPU in one kernel each way, unless a compiler does as well: it does where
+        no gradient is wanted."""
+        wanted = torch.is_grad_enabled()
+        quick = x.is_cuda and x.dtype == y.dtype != torch.float32 and self.bias is not None and x.shape[-1] <= WIDEST
+        if not quick or (torch.compiler.is_compiling() and not wanted):
+            return self(x + dropout(y))
+        from bertkit.model.kernels.added_norm import added_norm, quick_added_norm  # Triton is there with CUDA only
 
-        return quick_added_norm(x, y, self.weight, self.bias, self.eps)
+        rate = dropout.rate if dropout.training else 0.0
+        key = random_key(x.device) if rate else self.weight
+        return (quick_added_norm if wanted else added_norm)(x, y, self.weight, self.bias, key, self.eps, rate)[0]
 
 
 def narrow(x: Tensor) -> Tensor:

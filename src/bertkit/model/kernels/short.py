@@ -18,18 +18,17 @@ LOG2E = tl.constexpr(1.4426950408889634)  # exponentials are powers of two
 
 
 @triton.jit
-def _drawn(place, key):
+def drawn(place, key):
     """A random odd number for a place, by the hash of dropout.py."""
     h = (place ^ key).to(tl.uint32) * 2246822507
     return ((h ^ (h >> 15)) * 3266489909) | 1
 
 
 @triton.jit
-def kept(row, column, key, rate: tl.constexpr):
-    """Which weights dropout keeps: a product of two random numbers, the row's and the column's, decides in one step.
+def kept(row, column, rate: tl.constexpr):
+    """Which weights dropout keeps: the product of two random odd numbers, the row's and the column's, decides in one step.
     Any two decisions are independent of each other. What is kept is scaled up by the caller."""
-    product = _drawn(row, key) * _drawn(column, ~key)
-    return product.to(tl.int32, bitcast=True) >= int(rate * 4294967296) - 2147483648
+    return (row * column).to(tl.int32, bitcast=True) >= int(rate * 4294967296) - 2147483648
 
 
 @triton.jit
@@ -38,12 +37,12 @@ def _weights(q, k, n, first, key, size: tl.constexpr, causal: tl.constexpr, rate
     row, column = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
     seen = (column < n) & (column <= row) if causal else column < n
     scale: tl.constexpr = LOG2E * q.shape[1] ** -0.5
-    scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
-    e = tl.exp2(scores - tl.max(scores, 1)[:, None])
+    scores = tl.where(seen, tl.dot(q, tl.trans(k)), float("-inf"))
+    e = tl.exp2(scores * scale - (tl.max(scores, 1) * scale)[:, None])
     weights = e * (1.0 / tl.sum(e, 1))[:, None]
     if rate == 0:
         return weights, weights
-    return weights, tl.where(kept(first + row, column, key, rate), weights, 0.0)
+    return weights, tl.where(kept(drawn(first + row, key), drawn(column, ~key), rate), weights, 0.0)
 
 
 @triton.jit

@@ -12,23 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertkit.model.kernels.short import LOG2E, kept, room
+from bertkit.model.kernels.short import LOG2E, drawn, kept, room
 
 TILES = {  # queries and keys of a tile, warps, stages of loading ahead
     "forward": (64, 64, 4, 3),
-    "keys": (32, 128, 4, 3),
+    "keys": (32, 64, 4, 3),
     "queries": (64, 32, 4, 3),
 }
-
-
-@triton.jit
-def _scores(q, k, row, column, n, causal: tl.constexpr):
-    """Powers of two of the softmax's numerators [rows, columns]; -inf where nobody may look."""
-    seen = (column < n)[None, :]
-    if causal:
-        seen = seen & (column[None, :] <= row[:, None])
-    scale: tl.constexpr = LOG2E * q.shape[1] ** -0.5
-    return tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
 
 
 @triton.jit
@@ -38,6 +28,24 @@ def _span(bounds, tiles, size: tl.constexpr):
     begin = tl.load(bounds + sequence).to(tl.int64)
     number = (sequence * tl.num_programs(1) + tl.program_id(1)) * size
     return tile, begin, (tl.load(bounds + sequence + 1) - begin).to(tl.int32), number
+
+
+@triton.jit
+def _drawn_quickly(place, key):
+    """A random odd number by half of that hash, which will do for one factor of two. Next places are one addition away."""
+    h = (place + key).to(tl.uint32) * 2246822507
+    return (h ^ (h >> 15)) | 1
+
+
+@triton.jit
+def _scores(q, k, row, column, start, n, causal: tl.constexpr):
+    """Products of queries and keys [rows, columns]; -inf where nobody may look, which is asked where it may be so."""
+    scores = tl.dot(q, tl.trans(k))
+    if causal:
+        scores = tl.where(column[None, :] <= row[:, None], scores, float("-inf"))
+    if start + column.shape[0] > n:
+        scores = tl.where((column < n)[None, :], scores, float("-inf"))
+    return scores
 
 
 @triton.jit
@@ -65,25 +73,27 @@ def _tiles_forward(
         inside = (row < n)[:, None]
         at = qkv + begin * (3 * heads * width) + head * width + across
         q = tl.load(at + row[:, None] * (3 * heads * width), inside, 0.0)
+        scale: tl.constexpr = LOG2E * width**-0.5
         top = tl.full([rows], float("-inf"), tl.float32)
         total, mixed = tl.zeros([rows], tl.float32), tl.zeros([rows, width], tl.float32)
+        mark = drawn(number + row, key)
         stop = tl.minimum(n, (tile + 1) * rows) if causal else n
         for start in range(0, stop, columns):
             column = start + tl.arange(0, columns)
-            there = (column < n)[:, None]
-            k = tl.load(at + heads * width + column[:, None] * (3 * heads * width), there, 0.0)
-            v = tl.load(at + 2 * heads * width + column[:, None] * (3 * heads * width), there, 0.0)
-            scores = _scores(q, k, row, column, n, causal)
+            of_key = at + heads * width + tl.minimum(column, n - 1)[:, None] * (3 * heads * width)
+            k, v = tl.load(of_key), tl.load(of_key + heads * width)
+            scores = _scores(q, k, row, column, start, n, causal)
             higher = tl.maximum(top, tl.max(scores, 1))
-            e, shrink = tl.exp2(scores - higher[:, None]), tl.exp2(top - higher)
+            e, shrink = tl.exp2(scores * scale - (higher * scale)[:, None]), tl.exp2((top - higher) * scale)
             total = total * shrink + tl.sum(e, 1)
             if rate > 0:
-                e = tl.where(kept(number + row[:, None], column[None, :], key, rate), e, 0.0)
+                keep = kept(mark[:, None], _drawn_quickly(column, key)[None, :], rate)
+                e *= tl.where(keep, 1.0, 0.0)  # chosen directly, they would be after the cast, half a word each
             mixed = tl.dot(e.to(v.dtype), v, mixed * shrink[:, None])
             top = higher
         to = out + (begin + row[:, None]) * (heads * width) + head * width + across
         tl.store(to, (mixed / (total * (1 - rate))[:, None]).to(q.dtype), inside)
-        tl.store(totals + head * tokens + begin + row, top + tl.log2(total), row < n)
+        tl.store(totals + head * tokens + begin + row, top * scale + tl.log2(total), row < n)
 
 
 @triton.jit
@@ -114,6 +124,7 @@ def _tiles_backward_queries(
         row, across = tile * rows + tl.arange(0, rows), tl.arange(0, width)[None, :]
         inside = row < n
         of_token: tl.constexpr = 3 * heads * width
+        scale: tl.constexpr = LOG2E * width**-0.5
         natural: tl.constexpr = width**-0.5 / (1 - rate)
         first = begin * of_token + head * width
         places = first + row[:, None] * of_token + across
@@ -124,16 +135,16 @@ def _tiles_backward_queries(
         delta = tl.sum(du.to(tl.float32) * mixed.to(tl.float32), 1) * (1 - rate)
         tl.store(deltas + head * tokens + begin + row, delta, inside)
         dq = tl.zeros([rows, width], tl.float32)
+        mark = drawn(number + row, key)
         stop = tl.minimum(n, (tile + 1) * rows) if causal else n
         for start in range(0, stop, columns):
             column = start + tl.arange(0, columns)
-            there = (column < n)[:, None]
-            k = tl.load(qkv + first + heads * width + column[:, None] * of_token + across, there, 0.0)
-            v = tl.load(qkv + first + 2 * heads * width + column[:, None] * of_token + across, there, 0.0)
-            weights = tl.exp2(_scores(q, k, row, column, n, causal) - total[:, None])
+            of_key = qkv + first + heads * width + tl.minimum(column, n - 1)[:, None] * of_token + across
+            k, v = tl.load(of_key), tl.load(of_key + heads * width)
+            weights = tl.exp2(_scores(q, k, row, column, start, n, causal) * scale - total[:, None])
             dw = tl.dot(du, tl.trans(v))
             if rate > 0:
-                dw = tl.where(kept(number + row[:, None], column[None, :], key, rate), dw, 0.0)
+                dw = tl.where(kept(mark[:, None], _drawn_quickly(column, key)[None, :], rate), dw, 0.0)
             dq = tl.dot((weights * (dw - delta[:, None])).to(k.dtype), k, dq)
         tl.store(out + places, (dq * natural).to(q.dtype), inside[:, None])
 
@@ -170,21 +181,22 @@ def _tiles_backward_keys(
         k = tl.load(qkv + places + heads * width, there, 0.0)
         v = tl.load(qkv + places + 2 * heads * width, there, 0.0)
         dk, dv = tl.zeros([columns, width], tl.float32), tl.zeros([columns, width], tl.float32)
+        mark = _drawn_quickly(column, key)
         start_at = tile * columns // rows * rows if causal else 0
         for start in range(start_at, n, rows):
             row = start + tl.arange(0, rows)
-            inside = row < n
-            q = tl.load(qkv + first + row[:, None] * of_token + across, inside[:, None], 0.0)
-            du = tl.load(upper + (begin + row[:, None]) * (heads * width) + head * width + across, inside[:, None], 0.0)
-            total = tl.load(totals + head * tokens + begin + row, inside, float("inf"))
-            delta = tl.load(deltas + head * tokens + begin + row, inside, 0.0)
+            last = tl.minimum(row, n - 1)  # what lies behind it is read, and weighs nothing
+            q = tl.load(qkv + first + last[:, None] * of_token + across)
+            du = tl.load(upper + (begin + last[:, None]) * (heads * width) + head * width + across)
+            total, delta = tl.load(totals + head * tokens + begin + last), tl.load(deltas + head * tokens + begin + last)
+            total = tl.where(row < n, total, float("inf"))
             weights = tl.exp2(tl.dot(k, tl.trans(q)) * (LOG2E * width**-0.5) - total[None, :])  # [columns, rows]
             if causal:
                 weights = tl.where(column[:, None] <= row[None, :], weights, 0.0)
             dw = tl.dot(v, tl.trans(du))
             if rate > 0:
-                keep = kept(number + row[None, :], column[:, None], key, rate)
-                dv = tl.dot(tl.where(keep, weights, 0.0).to(du.dtype), du, dv)
+                keep = kept(drawn(number + row, key)[None, :], mark[:, None], rate)
+                dv = tl.dot((weights * tl.where(keep, 1.0, 0.0)).to(du.dtype), du, dv)
                 dw = tl.where(keep, dw, 0.0)
             else:
                 dv = tl.dot(weights.to(du.dtype), du, dv)
