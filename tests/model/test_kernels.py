@@ -1,0 +1,20 @@
+"""What our Triton kernels compute, seen without a GPU; how they do on one is tested in test_cuda.py."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "support" / "interpreted.py"
+CHECKS = "attention, short;attention, tiles;dropped attention, short;dropped attention, tiles;gelu;added norm".split(";")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which is for Linux")
+@pytest.mark.parametrize("check", CHECKS)
+def test_kernels_compute_what_plain_torch_does(check, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPT.parents[1]))
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    done = subprocess.run([sys.executable, SCRIPT, check], capture_output=True, text=True)
+    assert not done.returncode, done.stderr

@@ -1,0 +1,95 @@
+"""Our Triton kernels in Triton's interpreter, beside plain torch: what they compute can be seen without a GPU.
+
+`TRITON_INTERPRET=1 python interpreted.py NAME`, in a process of its own: Triton is told when it is imported.
+"""
+
+import sys
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+
+from bertkit.model.attention import attend
+from bertkit.model.dropout import random_key
+from bertkit.model.kernels.added_norm import quick_added_norm
+from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
+from bertkit.model.kernels.short import attend_short
+from bertkit.model.kernels.tiles import attend_tiles
+from support.batches import pack
+from support.reference import draw_sequences
+
+CHIP = SimpleNamespace(multi_processor_count=2, shared_memory_per_multiprocessor=233_472)
+KERNELS = {
+    "short": (attend_short, [5, 1, 60, 64, 17]),
+    "tiles": (lambda *given: attend_tiles(*given)[0], [5, 130, 1, 64, 200]),
+}
+
+
+def check_attention(name: str) -> None:
+    """Values and gradients of sequences whose ends lie anywhere in a tile."""
+    kernel, sizes = KERNELS[name]
+    batch = pack(*draw_sequences(sizes, 1000))
+    for causal in (False, True):
+        given = torch.randn(sum(sizes), 3, 2, 16)
+        agree(
+            lambda qkv, causal=causal: kernel(qkv, batch.boundaries, batch.boundaries, max(sizes), 0.0, causal),
+            lambda qkv, causal=causal: attend(qkv, batch, 0.0, causal),
+            given,
+        )
+
+
+def check_dropped_attention(name: str) -> None:
+    """Values that are unit vectors show the weights themselves; with the same ones dropped, plain torch agrees."""
+    kernel, key, bounds = KERNELS[name][0], random_key(torch.device("cpu")), torch.tensor([0, 64], dtype=torch.int32)
+    qkv = torch.randn(64, 3, 2, 64)
+    qkv[:, 2] = torch.eye(64)[:, None]
+    kept = kernel(qkv, bounds, key, 64, 0.3, False) > 0  # [64, H, 64]
+    assert abs(kept.float().mean() - 0.7) < 0.03, kept.float().mean()
+
+    def plain(qkv: torch.Tensor) -> torch.Tensor:
+        q, k, v = qkv.permute(1, 2, 0, 3)
+        return ((q @ k.mT / 8).softmax(-1) * kept.transpose(0, 1) / 0.7 @ v).transpose(0, 1)
+
+    agree(lambda qkv: kernel(qkv, bounds, key, 64, 0.3, False), plain, qkv)
+
+
+def check_gelu() -> None:
+    agree(quick_gelu, lambda x, bias: F.gelu(x + bias), 3 * torch.randn(37, 600), torch.randn(600))
+    agree(quick_gated_gelu, lambda h: F.gelu(h[:, :300]) * h[:, 300:], 3 * torch.randn(37, 600))
+
+
+def check_added_norm() -> None:
+    for count, width, rate in ((37, 48, 0.0), (9, 768, 0.2), (3, 3000, 0.2), (1, 3, 0.0)):
+        key, zeros, ones = random_key(torch.device("cpu")), torch.zeros(count, width), torch.ones(count, width)
+        kept = quick_added_norm(zeros, ones, ones[0], zeros[0], key, 1e-12, rate)[0] >= 0 if rate else ones
+        assert abs(kept.float().mean() - (1 - rate)) < 0.03, kept.float().mean()
+        agree(
+            lambda *given, key=key, rate=rate: quick_added_norm(*given, key, 1e-12, rate)[0],
+            lambda x, y, w, b, kept=kept, rate=rate: F.layer_norm(x + y * kept / (1 - rate), w.shape, w, b, 1e-12),
+            *(torch.randn(shape) for shape in ((count, width), (count, width), (width,), (width,))),
+        )
+
+
+def agree(mine, plain, *given: torch.Tensor) -> None:
+    """Both give the same, and the same gradients."""
+    found = []
+    for function in (mine, plain):
+        inputs = [one.clone().requires_grad_() for one in given]
+        out = function(*inputs)
+        out.backward(torch.linspace(-1, 1, out.numel()).view(out.shape))
+        found.append([out, *(one.grad for one in inputs)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+CHECKS = {
+    **{f"attention, {name}": lambda name=name: check_attention(name) for name in KERNELS},
+    **{f"dropped attention, {name}": lambda name=name: check_dropped_attention(name) for name in KERNELS},
+    "gelu": check_gelu,
+    "added norm": check_added_norm,
+}
+
+if __name__ == "__main__":
+    torch.cuda.get_device_properties = lambda device: CHIP
+    torch.manual_seed(0)
+    CHECKS[sys.argv[1]]()
