@@ -166,11 +166,11 @@ def prompt(
     label: console.LabelColumn = None,
 ) -> Told:
     """Classify without training, by filling in a pattern."""
-    from bertkit.data.readers import Columns, read_records
+    from bertkit.data.readers import read_records
     from bertkit.serve.prompting import Prompt
 
     labels = {name: word for name, equals, word in (part.partition("=") for part in words.split(",")) if equals}
-    columns = Columns(text=text, label=label)
+    columns = dict(text=text, label=label)
     shown = read_records(examples, "classification", columns, classes=labels).records if examples else []
     answers = Prompt(model, pattern or ["{text} It was [MASK]."], labels, shown).classify(texts)
     yield _rows(texts, "answer", answers)
@@ -194,11 +194,8 @@ def predict(
     precision: console.Precision = "fp32",
 ) -> Told:
     """Answer every row of a file, however large; run again, it goes on where it stopped."""
-    from bertkit.data.readers import Columns
-
     how: dict[str, Any] = dict(all_classes=all_classes, bad=bad or "stop", fresh=fresh, device=device, precision=precision)
-    columns = Columns(text=text, pair=pair)
-    facts = bertkit.predict(model, data, out, columns=columns, workers=workers, engine=engine, **how)
+    facts = bertkit.predict(model, data, out, columns=dict(text=text, pair=pair), workers=workers, engine=engine, **how)
     yield facts
     yield f"{facts['rows']:,} rows in {facts['seconds']:,} s → {out}"
     if facts["bad"]:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -17,9 +17,6 @@ from typer import Argument, Option
 import bertkit
 from bertkit.errors import InputError
 from bertkit.models import DEFAULT
-
-if TYPE_CHECKING:
-    from bertkit.data.readers import Columns
 
 app = typer.Typer(
     name="bertkit",
@@ -121,16 +118,14 @@ def read_texts(
     return content.removesuffix("\n").split("\n")
 
 
-def name_columns(text: TextColumn = None, pair: PairColumn = None, label: LabelColumn = None) -> Any:
+def name_columns(text: TextColumn = None, pair: PairColumn = None, label: LabelColumn = None) -> dict[str, str | None]:
     """Which column of a file holds what."""
-    from bertkit.data import readers
-
-    return readers.Columns(text=text, pair=pair, label=label)
+    return dict(text=text, pair=pair, label=label)
 
 
 Loaded = Annotated["bertkit.Model", load]
 Texts = Annotated[list[str], read_texts]
-ColumnNames = Annotated["Columns", name_columns]
+ColumnNames = Annotated[dict[str, str | None], name_columns]
 
 
 def name_files(

@@ -1,6 +1,6 @@
 """From a model to a folder that runs without torch, and the proof that it says the same."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from bertkit.bundle.exported import GRAPH, ExportedBundle, open_bundle
 from bertkit.bundle.onnx import write_graph
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import lay
-from bertkit.data.readers import Columns, read_records
+from bertkit.data.readers import Named, read_records
 from bertkit.errors import ArtifactError, check_choice
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
@@ -34,7 +34,7 @@ def export(
     to: str = "onnx",
     int8: bool = False,
     sample: Path | str | None = None,
-    columns: Columns | Mapping[str, str] | None = None,
+    columns: Named = None,
     bad: str = "stop",
 ) -> dict[str, Any]:
     """Writes a model as an ONNX graph; one that does not say the same is refused with the figures, and not written."""

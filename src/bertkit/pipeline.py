@@ -9,28 +9,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.bundle.folder import Bundle
+from bertkit.bundle.hub import find_model
+from bertkit.bundle.members import FAMILIES, family_of
+from bertkit.data import check
+from bertkit.data.prepare import prepare_store
+from bertkit.data.readers import Named, Place, read_records
+from bertkit.data.sets import SETS, read_set
+from bertkit.data.store import Store
 from bertkit.errors import InputError
+from bertkit.model.config import MEMBERS, sized
+from bertkit.serve.files import predict_file
+from bertkit.serve.predictor import Model, load
 from bertkit.text import vocabulary
 from bertkit.text.corpus import MAX_LINE, Corpus
 from bertkit.text.tokenizer import Tokenizer
+from bertkit.train.results import summarize
 
 if TYPE_CHECKING:
-    from bertkit.bundle.bundle import Bundle
-    from bertkit.data.readers import Columns
-    from bertkit.data.store import Store
-    from bertkit.serve.predictor import Model
     from bertkit.train.recipe import Recipe
 
 
 def learn_vocabulary(
-    corpus: Sequence[Path | str],
+    corpus: Sequence[Place],
     size: int,
-    out: Path | str,
+    out: Place,
     *,
     kind: str = "wordpiece",
     cased: bool = False,
@@ -47,9 +55,9 @@ def learn_vocabulary(
 
 
 def prepare(
-    corpus: Sequence[Path | str],
-    tokenizer: Path | str,
-    out: Path | str,
+    corpus: Sequence[Place],
+    tokenizer: Place,
+    out: Place,
     *,
     workers: int = 1,
     engine: str = "local",
@@ -59,22 +67,18 @@ def prepare(
     max_line: int | None = None,
 ) -> Store:
     """Turns a corpus into a token store; run again, it goes on where it stopped."""
-    from bertkit.bundle.hub import find_model
-    from bertkit.data.prepare import prepare_store
-
     pieces = Tokenizer.load(find_model(tokenizer))
     documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
-    return prepare_store(
-        documents, pieces, Path(out), workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate
-    )
+    how: dict[str, Any] = dict(workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate)
+    return prepare_store(documents, pieces, Path(out), **how)
 
 
 def pretrain(
-    store: Path | str,
-    out: Path | str,
+    store: Place,
+    out: Place,
     *,
     recipe: str | Recipe = "bert-base",
-    init: Path | str | Bundle | None = None,
+    init: Place | Bundle | None = None,
     settings: Sequence[str] = (),
     budget: str | None = None,
     device: str = "auto",
@@ -85,7 +89,6 @@ def pretrain(
     quiet: bool = False,
 ) -> Path:
     """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
-    from bertkit.data.store import Store
     from bertkit.model.device import find_device, tokens_at_once
     from bertkit.recipes import find_recipe
     from bertkit.train.distributed import join_world
@@ -113,7 +116,7 @@ def pretrain(
     return run / "model"
 
 
-def finetune(what: str, model: Path | str | Bundle, out: Path | str, **options: Any) -> dict[str, Any]:
+def finetune(what: str, model: Place | Bundle, out: Place, **options: Any) -> dict[str, Any]:
     """Fine-tunes a model for a task or a named set; the options are those of `tuning.finetune`."""
     from bertkit import tuning
 
@@ -121,12 +124,12 @@ def finetune(what: str, model: Path | str | Bundle, out: Path | str, **options: 
 
 
 def distill(
-    teacher: Path | str,
-    what: Path | str,
-    out: Path | str,
+    teacher: Place,
+    what: Place,
+    out: Place,
     *,
     layers: int | None = None,
-    student: Path | str | None = None,
+    student: Place | None = None,
     recipe: str = "distilbert-base",
     **options: Any,
 ) -> list[dict[str, Any]]:
@@ -150,20 +153,9 @@ def distill(
 
 
 def evaluate(
-    model: Path | str,
-    data: Path | str,
-    *,
-    split: str = "dev",
-    columns: Columns | Mapping[str, str] | None = None,
-    bad: str = "stop",
-    device: str = "auto",
+    model: Place, data: Place, *, split: str = "dev", columns: Named = None, bad: str = "stop", device: str = "auto"
 ) -> dict[str, Any]:
     """The figures of a fine-tuned model on a file of its task, or on "glue/mrpc" with `data` as NAME=FOLDER."""
-    from bertkit.data.readers import read_records
-    from bertkit.data.sets import SETS, read_set
-    from bertkit.serve.predictor import load
-    from bertkit.train.results import summarize
-
     loaded = load(model, device=device)
     task = loaded.bundle.task
     if task is None:
@@ -176,26 +168,15 @@ def evaluate(
     return summarize(task, records, loaded.answer(records))
 
 
-def predict(model: Path | str, data: Path | str, out: Path | str, **options: Any) -> dict[str, Any]:
+def predict(model: Place, data: Place, out: Place, **options: Any) -> dict[str, Any]:
     """Answers for every row of a file, in a file of the same format; the options are those of `serve.files.predict_file`."""
-    from bertkit.serve.files import predict_file
-
     return predict_file(model, data, out, **options)
 
 
 def check_data(
-    files: Sequence[Path | str],
-    task: str,
-    model: str | None,
-    *,
-    columns: Columns | Mapping[str, str] | None = None,
-    max_length: int = 128,
+    files: Sequence[Place], task: str, model: str | None, *, columns: Named = None, max_length: int = 128
 ) -> dict[str, Any]:
     """What there is to know of a task's files before training; pieces are counted by a model's tokenizer, or in words."""
-    from bertkit.bundle.hub import find_model
-    from bertkit.data import check
-    from bertkit.data.readers import read_records
-
     names = [Path(file).name for file in files]
     names = names if len(set(names)) == len(names) else list(map(str, files))
     tables = {name: read_records(file, task, columns, bad="skip") for name, file in zip(names, files, strict=True)}
@@ -206,10 +187,6 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
     """A new member of the family in a named size (tiny … large) with random weights, the same for the same seed."""
     import torch
 
-    from bertkit.bundle.bundle import Bundle
-    from bertkit.bundle.members import family_of
-    from bertkit.model.config import MEMBERS, sized
-    from bertkit.serve.predictor import Model
     from bertkit.tasks.pretraining import Pretraining
 
     member = family_of({"model_type": family})
@@ -220,12 +197,11 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
     return Model(Bundle(network, tokenizer, member, {"source": f"random weights, seed {seed}"}), device="cpu")
 
 
-def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: int = 256, half: bool = False) -> Model:
+def convert(source: Place, out: Place, *, positions: int = 0, window: int = 256, half: bool = False) -> Model:
     """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact: with positions as a Longformer, with
     half in 16 bits."""
     from bertkit.bundle.bundle import load_bundle, save_bundle
     from bertkit.bundle.changes import lengthen
-    from bertkit.serve.predictor import Model
 
     bundle = load_bundle(source)
     bundle = lengthen(bundle, positions, window) if positions else bundle
@@ -234,14 +210,13 @@ def convert(source: Path | str, out: Path | str, *, positions: int = 0, window: 
 
 
 def begin_with(
-    recipe: Recipe, store: Store, init: Path | str | Bundle | None, teacher: Bundle | None
+    recipe: Recipe, store: Store, init: Place | Bundle | None, teacher: Bundle | None
 ) -> tuple[Bundle, Any, Recipe]:
     """What will be kept, new or somebody's, the network that trains it, and the recipe with its true configuration."""
     import torch
 
-    from bertkit.bundle.bundle import Bundle, load_bundle
+    from bertkit.bundle.bundle import load_bundle
     from bertkit.bundle.changes import extend_vocabulary
-    from bertkit.bundle.members import FAMILIES
     from bertkit.tasks.distillation import Distilled
     from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Tensors = dict[str, Tensor]  # by the names of parameters
 
 Settings = Mapping[str, Any]  # of a config.json
-Table = Mapping[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
+Table = dict[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
 
 
 KEYS = {
@@ -193,10 +193,10 @@ def _expanded(family: Family, layers: int, task: str = "") -> dict[str, tuple[st
 def _top(family: Family, task: str) -> Table:
     """The names of what stands on the body: a task's head, or those of pre-training."""
     if task not in family.heads:
-        return {**pair("encoder.pooler.dense", family.pooler), **family.pretraining}
+        return pair("encoder.pooler.dense", family.pooler) | family.pretraining
     head = family.heads[task]
-    pooler = {**pair("encoder.pooler.dense", head.pooler), **pair("encoder.pooler.norm", head.norm)}
-    return {**pair("output", head.output), **pooler}
+    pooler = pair("encoder.pooler.dense", head.pooler) | pair("encoder.pooler.norm", head.norm)
+    return pair("output", head.output) | pooler
 
 
 def pair(ours: str, theirs: str) -> Table:

@@ -1,7 +1,6 @@
 """The family as Hugging Face spells it: for each member its config keys, parameter names and classes, as tables."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from bertkit.bundle.families import KEYS, PLAIN, PROBLEMS, Family, Head, Settings, Table, pair
@@ -10,8 +9,8 @@ from bertkit.errors import ConfigError
 
 def _embeddings(theirs: str) -> Table:
     tables = {"pieces": "word_embeddings", "segments": "token_type_embeddings", "positions": "position_embeddings"}
-    named = {f"encoder.embeddings.{ours}.weight": f"{theirs}.{name}.weight" for ours, name in tables.items()}
-    return {**named, **pair("encoder.embeddings.norm", f"{theirs}.LayerNorm")}
+    named: Table = {f"encoder.embeddings.{ours}.weight": f"{theirs}.{name}.weight" for ours, name in tables.items()}
+    return named | pair("encoder.embeddings.norm", f"{theirs}.LayerNorm")
 
 
 def _qkv(layer: str, parts: tuple[str, str, str], ours: str = "qkv") -> Table:
@@ -32,11 +31,11 @@ def _body(prefix: str, query: tuple[str, str, str] = ("query", "key", "value")) 
     layer = f"{prefix}.encoder.layer.{{i}}"
     attention, output = ("attention.output.dense", "attention.output.LayerNorm"), ("output.dense", "output.LayerNorm")
     rest = _rest_of_block(layer, *attention, "intermediate.dense", *output)
-    return {**_embeddings(f"{prefix}.embeddings"), **_qkv(f"{layer}.attention.self", query), **rest}
+    return _embeddings(f"{prefix}.embeddings") | _qkv(f"{layer}.attention.self", query) | rest
 
 
 def _masked(dense: str, norm: str, bias: str) -> Table:
-    return {**pair("masked.dense", dense), **pair("masked.norm", norm), "masked.bias": bias}
+    return pair("masked.dense", dense) | pair("masked.norm", norm) | {"masked.bias": bias}
 
 
 def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "") -> Mapping[str, Head]:
@@ -52,7 +51,7 @@ def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str
 
 def _classes(name: str, **more: str) -> Mapping[tuple[str, ...], str]:
     """Those with no head, with the one that fills in pieces, and with others."""
-    others = {tuple(heads.split("_")): theirs for heads, theirs in more.items()}
+    others = {tuple(heads.split("_")): f"{name}{theirs}" for heads, theirs in more.items()}
     return {(): f"{name}Model", ("masked",): f"{name}ForMaskedLM", **others}
 
 
@@ -77,14 +76,10 @@ BERT = Family(
     refused=_without(PLAIN, "is_decoder"),
     names=_body("bert"),
     pooler="bert.pooler.dense",
-    pretraining={
-        **_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-        **pair("next.output", "cls.seq_relationship"),
-    },
+    pretraining=_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+    | pair("next.output", "cls.seq_relationship"),
     decoder="cls.predictions.decoder",
-    classes=_classes(
-        "Bert", masked_next="BertForPreTraining", next="BertForNextSentencePrediction", causal="BertLMHeadModel"
-    ),
+    classes=_classes("Bert", masked_next="ForPreTraining", next="ForNextSentencePrediction", causal="LMHeadModel"),
     heads=_heads("Bert", "bert.pooler.dense"),
 )
 
@@ -107,21 +102,15 @@ ROBERTA = Family(
     **_lm_head("Roberta", "roberta"),
 )
 
+_DISTILBERT = "distilbert.transformer.layer.{i}"
 DISTILBERT = Family(
     name="distilbert",
-    keys={
-        **_without(KEYS, "segments", "norm_epsilon"),
-        **{name: name for name in ("activation", "dropout", "attention_dropout")},
-        **dict(layers="n_layers", width="dim", heads="n_heads", feedforward="hidden_dim"),
-    },
-    names={
-        **_embeddings("distilbert.embeddings"),
-        **_qkv("distilbert.transformer.layer.{i}.attention", ("q_lin", "k_lin", "v_lin")),
-        **_rest_of_block(
-            "distilbert.transformer.layer.{i}",
-            *("attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
-        ),
-    },
+    keys=_without(KEYS, "segments", "norm_epsilon")
+    | {name: name for name in ("activation", "dropout", "attention_dropout")}
+    | dict(layers="n_layers", width="dim", heads="n_heads", feedforward="hidden_dim"),
+    names=_embeddings("distilbert.embeddings")
+    | _qkv(f"{_DISTILBERT}.attention", ("q_lin", "k_lin", "v_lin"))
+    | _rest_of_block(_DISTILBERT, "attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
     pretraining=_masked("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
     decoder="vocab_projector",
     classes=_classes("DistilBert"),
@@ -135,19 +124,15 @@ ALBERT = Family(
     needed=("embedding_size",),
     refused=PLAIN | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
     constants={"num_hidden_groups": 1, "inner_group_num": 1},
-    names={
-        **_embeddings("albert.embeddings"),
-        **pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in"),
-        **_qkv(f"{_ALBERT}.attention", ("query", "key", "value")),
-        **_rest_of_block(_ALBERT, "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
-    },
+    names=_embeddings("albert.embeddings")
+    | pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in")
+    | _qkv(f"{_ALBERT}.attention", ("query", "key", "value"))
+    | _rest_of_block(_ALBERT, "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
     pooler="albert.pooler",
-    pretraining={
-        **_masked("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
-        **pair("next.output", "sop_classifier.classifier"),
-    },
+    pretraining=_masked("predictions.dense", "predictions.LayerNorm", "predictions.bias")
+    | pair("next.output", "sop_classifier.classifier"),
     decoder="predictions.decoder",
-    classes=_classes("Albert", masked_next="AlbertForPreTraining"),
+    classes=_classes("Albert", masked_next="ForPreTraining"),
     heads=_heads("Albert", "albert.pooler"),
 )
 
@@ -166,14 +151,12 @@ ELECTRA = Family(
     name="electra",
     keys=KEYS | {"embedding": "embedding_size"},
     constants={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu", "summary_last_dropout": 0.1},
-    names={**_body("electra"), **pair("encoder.embeddings.widen", "electra.embeddings_project")},
-    pretraining={
-        **_masked("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias"),
-        **pair("replaced.dense", "discriminator_predictions.dense"),
-        **pair("replaced.output", "discriminator_predictions.dense_prediction"),
-    },
+    names=_body("electra") | pair("encoder.embeddings.widen", "electra.embeddings_project"),
+    pretraining=_masked("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias")
+    | pair("replaced.dense", "discriminator_predictions.dense")
+    | pair("replaced.output", "discriminator_predictions.dense_prediction"),
     decoder="generator_lm_head",
-    classes=_classes("Electra", replaced="ElectraForPreTraining"),
+    classes=_classes("Electra", replaced="ForPreTraining"),
     heads=_heads("Electra", "classifier.dense", output="classifier.out_proj", choice="sequence_summary.summary"),
     read=_read_electra,
     write=_write_electra,
@@ -183,25 +166,14 @@ DEBERTA = Family(
     name="deberta-v2",
     keys=KEYS | {"buckets": "position_buckets"},
     needed=("position_buckets",),
-    refused={
-        "position_biased_input": (False,),
-        "conv_kernel_size": (0, None),
-        "max_relative_positions": (-1, 0, None),
-        "embedding_size": (None,),
-        "legacy": (True,),
-    },
-    required={
-        "relative_attention": (True,),
-        "share_att_key": (True,),
-        "norm_rel_ebd": ("layer_norm",),
-        "pos_att_type": (["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c"),
-    },
+    refused=dict(position_biased_input=(False,), conv_kernel_size=(0, None), max_relative_positions=(-1, 0, None))
+    | dict(embedding_size=(None,), legacy=(True,)),
+    required=dict(relative_attention=(True,), share_att_key=(True,), norm_rel_ebd=("layer_norm",))
+    | dict(pos_att_type=(["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c")),
     constants=dict(position_biased_input=False, max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
-    names={
-        **_body("deberta", ("query_proj", "key_proj", "value_proj")),
-        "encoder.positions.table.weight": "deberta.encoder.rel_embeddings.weight",
-        **pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
-    },
+    names=_body("deberta", ("query_proj", "key_proj", "value_proj"))
+    | {"encoder.positions.table.weight": "deberta.encoder.rel_embeddings.weight"}
+    | pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
     pretraining=_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     decoder="cls.predictions.decoder",
     classes=_classes("DebertaV2"),
@@ -225,10 +197,8 @@ def _write_longformer(settings: Settings) -> Settings:
 LONGFORMER = Family(
     name="longformer",
     keys=ROBERTA.keys | {"window": "window"},
-    names={
-        **_body("longformer"),
-        **_qkv("longformer.encoder.layer.{i}.attention.self", ("query_global", "key_global", "value_global"), "global_qkv"),
-    },
+    names=_body("longformer")
+    | _qkv("longformer.encoder.layer.{i}.attention.self", ("query_global", "key_global", "value_global"), "global_qkv"),
     read=_read_longformer,
     write=_write_longformer,
     **_lm_head("Longformer", "longformer"),
@@ -272,33 +242,22 @@ def _unbiased(table: Table) -> Table:
 
 MODERNBERT = Family(
     name="modernbert",
-    keys={
-        **_without(KEYS, "segments"),
-        **{name: name for name in ("window", "global_every", "rotary_base", "local_rotary_base", "attention_dropout")},
-        **dict(activation="hidden_activation", dropout="mlp_dropout", norm_epsilon="norm_eps"),
-    },
-    refused={
-        **dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,)),
-        "decoder_bias": (True,),
-        "classifier_pooling": ("cls",),
-        "classifier_activation": ("gelu",),
-    },
+    keys=_without(KEYS, "segments")
+    | {name: name for name in ("window", "global_every", "rotary_base", "local_rotary_base", "attention_dropout")}
+    | dict(activation="hidden_activation", dropout="mlp_dropout", norm_epsilon="norm_eps"),
+    refused=dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,))
+    | dict(decoder_bias=(True,), classifier_pooling=("cls",), classifier_activation=("gelu",)),
     names=_unbiased(
-        {
-            **pair("encoder.embeddings.pieces", "model.embeddings.tok_embeddings"),
-            **pair("encoder.embeddings.norm", "model.embeddings.norm"),
-            **pair("encoder.blocks.{i}.attention.qkv", "model.layers.{i}.attn.Wqkv"),
-            **_rest_of_block("model.layers.{i}", "attn.Wo", "attn_norm", "mlp.Wi", "mlp.Wo", "mlp_norm"),
-            **pair("encoder.norm", "model.final_norm"),
-        }
+        pair("encoder.embeddings.pieces", "model.embeddings.tok_embeddings")
+        | pair("encoder.embeddings.norm", "model.embeddings.norm")
+        | pair("encoder.blocks.{i}.attention.qkv", "model.layers.{i}.attn.Wqkv")
+        | _rest_of_block("model.layers.{i}", "attn.Wo", "attn_norm", "mlp.Wi", "mlp.Wo", "mlp_norm")
+        | pair("encoder.norm", "model.final_norm")
     ),
-    pretraining={**_unbiased(_masked("head.dense", "head.norm", "")), "masked.bias": "decoder.bias"},
+    pretraining=_unbiased(_masked("head.dense", "head.norm", "")) | {"masked.bias": "decoder.bias"},
     decoder="decoder",
     classes=_classes("ModernBert"),
-    heads={
-        task: replace(head, output="classifier", pooler="head.dense", norm="head.norm")
-        for task, head in _heads("ModernBert", "").items()
-    },
+    heads={task: Head(one.name, "classifier", "head.dense", "head.norm") for task, one in _heads("ModernBert", "").items()},
     read=_read_modern,
     write=_write_modern,
 )

@@ -9,8 +9,6 @@ else, tagging  CoNLL's columns: word first, label last, a blank line between sen
 A row that cannot be used stops the reading with its file and line, or, with bad="skip", is left out and counted.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math
@@ -55,19 +53,17 @@ class Columns:
     header: tuple[str, ...] = ()  # for a file without a header line; the last ones may lack in a row
 
 
+Place = Path | str
+Named = Columns | Mapping[str, str | None] | None  # which column holds what, as users say it
+
+
 class BadRow(Exception):
     """What is wrong with a row; the table adds file and line."""
 
 
 def read_records(
-    path: Path | str,
-    task: str,
-    columns: Columns | Mapping[str, str] | None = None,
-    *,
-    classes: Collection[str] = (),
-    labelled: bool = True,
-    bad: str = "stop",
-) -> Table:
+    path: Place, task: str, columns: Named = None, *, classes: Collection[str] = (), labelled: bool = True, bad: str = "stop"
+) -> "Table":
     """The records of a file. A label must be one of `classes`, if given, and may lack only if not `labelled`."""
     check_choice("task", task, TASKS)
     check_choice("bad", bad, ("stop", "skip"))

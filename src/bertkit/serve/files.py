@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, count, islice
@@ -23,7 +23,7 @@ from bertkit.atomic import new_file, read_json, write_text
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data.engines import ENGINES
-from bertkit.data.readers import BadRow, Columns, Row, Table, find_columns, open_text, read_rows
+from bertkit.data.readers import BadRow, Columns, Named, Row, Table, find_columns, open_text, read_rows
 from bertkit.data.records import Choice, Words, texts
 from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
@@ -173,7 +173,7 @@ def predict_file(
     data: Path | str,
     out: Path | str,
     *,
-    columns: Columns | Mapping[str, str] | None = None,
+    columns: Named = None,
     all_classes: bool = False,
     bad: str = "stop",
     fresh: bool = False,
