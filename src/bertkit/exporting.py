@@ -1,6 +1,6 @@
 """From a model to a folder that runs without torch, and the proof that it says the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,18 +74,17 @@ def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exac
     return figures | {"compared": compared, "cosine": alike}
 
 
-def _told(model: Model) -> list[np.ndarray]:
+def _told(model: Model) -> Iterator[np.ndarray]:
     """All that a model can tell of drawn sequences; their vectors come first."""
     runner, (batch, places) = model.runner, _drawn(model.config)
-    found = [runner.vectors(batch)]
+    yield runner.vectors(batch)
     if model.bundle.task:
         data = TaskBatch(batch, places, places, places, known=0, tokens=0)  # type: ignore[arg-type]
-        found.append(runner.tell(data, model.device, "fp32"))
+        yield runner.tell(data, model.device, "fp32")
     elif runner.can("masked"):
-        found.append(runner.masked_logits(batch, places))
+        yield runner.masked_logits(batch, places)
     if runner.can("next"):
-        found.append(runner.next_logits(batch))
-    return found
+        yield runner.next_logits(batch)
 
 
 def _drawn(config: Config) -> tuple[Batch, np.ndarray]:

@@ -5,7 +5,7 @@ Texts are the same if they differ only in case and white space.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -41,25 +41,23 @@ def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer | None, max_len
     return told | dict(labels_only_once=once, labels_not_in_training=unseen)
 
 
-def describe_check(report: Mapping[str, Any]) -> list[str]:
+def describe_check(report: Mapping[str, Any]) -> Iterator[str]:
     """The report as lines to read."""
-    lines = []
     for name, split in report["splits"].items():
-        lines.append(f"{name}: {split['rows']:,} rows, {split['skipped']:,} bad rows skipped")
-        lines += [f"  {complaint}" for complaint in split["complaints"]]
+        yield f"{name}: {split['rows']:,} rows, {split['skipped']:,} bad rows skipped"
+        yield from (f"  {complaint}" for complaint in split["complaints"])
         total = sum(split["labels"].values())
         counts = [f"{label} {count:,} ({count / total:.1%})" for label, count in split["labels"].items()]
-        lines.append(f"  labels: {', '.join(counts[:20])}{' …' * (len(counts) > 20)}{_spell(split['numbers'])}")
+        yield f"  labels: {', '.join(counts[:20])}{' …' * (len(counts) > 20)}{_spell(split['numbers'])}"
         over = f"{split['long']:,} rows over {report['max_length']} are {split['long_are']}"
-        lines.append(f"  {report['unit']}: {_spell(split['lengths'])}; {over}")
-        lines.append(f"  repeated: {split['repeated']:,} rows, {split['contradicting']:,} with another label")
-        lines += [f"    {example}" for example in split["examples"]]
+        yield f"  {report['unit']}: {_spell(split['lengths'])}; {over}"
+        yield f"  repeated: {split['repeated']:,} rows, {split['contradicting']:,} with another label"
+        yield from (f"    {example}" for example in split["examples"])
     for pair, leak in report["leaks"].items():
-        lines += [f"{pair}: {leak['rows']:,} rows in both", *(f"    {example}" for example in leak["examples"])]
+        yield from (f"{pair}: {leak['rows']:,} rows in both", *(f"    {example}" for example in leak["examples"]))
     for finding in ("labels_only_once", "labels_not_in_training"):
         if report[finding]:
-            lines.append(f"{finding.replace('_', ' ')}: {', '.join(report[finding][:20])}")
-    return lines
+            yield f"{finding.replace('_', ' ')}: {', '.join(report[finding][:20])}"
 
 
 def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder | None, max_length: int) -> dict[str, Any]:

@@ -46,6 +46,9 @@ class Shapes:
         return int(self.crowding * self.budget) // length
 
 
+Fixed = Shapes | None  # or rows of any shape
+
+
 @dataclass(frozen=True)
 class Packed:
     """A batch, and beside it tensors or arrays of what is to be told of it."""
@@ -61,7 +64,7 @@ class Packed:
         return replace(self, batch=batch, **{name: change(value) for name, value in beside.items()})
 
 
-def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None = None, *, grids: bool = True) -> Batch:
+def lay(ids: Sequences, segments: Sequences | None = None, shapes: Fixed = None, *, grids: bool = True) -> Batch:
     """One batch of all the given sequences, in their order, as arrays."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
@@ -71,13 +74,7 @@ def lay(ids: Sequences, segments: Sequences | None = None, shapes: Shapes | None
 
 
 def lay_row(
-    ids: np.ndarray,
-    segments: np.ndarray,
-    sizes: np.ndarray,
-    shapes: Shapes | None = None,
-    *,
-    grids: bool = True,
-    multiple: int = 1,
+    ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Fixed = None, *, grids: bool = True, multiple: int = 1
 ) -> Batch:
     """One batch of sequences that lie one after the other already; without grids it serves the packed kernel alone.
     A row without a shape is filled up to a multiple of so many tokens."""
@@ -105,7 +102,7 @@ def batches(
     use: Callable[[Batch], Any] = lambda batch: batch,
     *,
     budget: int = BUDGET,
-    shapes: Shapes | None = None,
+    shapes: Fixed = None,
     grids: bool = True,
     threads: int = 1,
 ) -> Iterator[tuple[np.ndarray, Any]]:
@@ -121,9 +118,7 @@ def batches(
     return ahead(laid, use, groups, texts=len(sizes), threads=threads)
 
 
-def _buckets(
-    sizes: np.ndarray, begins: np.ndarray, longest: int, shapes: Shapes | None
-) -> tuple[tuple[Bucket, ...], np.ndarray]:
+def _buckets(sizes: np.ndarray, begins: np.ndarray, longest: int, shapes: Fixed) -> tuple[tuple[Bucket, ...], np.ndarray]:
     """The sequences as grids, one if the shape is fixed; and for each sequence where it begins in the flattened grids."""
     buckets, places, before = list[Bucket](), np.zeros(len(sizes), np.int64), 0
     for members in [np.arange(len(sizes))] if shapes else _cut(np.argsort(sizes, kind="stable"), sizes):
@@ -151,7 +146,7 @@ def _cut(members: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
         yield from _cut(members[best:], sizes)
 
 
-def _boundaries(ends: np.ndarray, longest: int, total: int, shapes: Shapes | None) -> np.ndarray:
+def _boundaries(ends: np.ndarray, longest: int, total: int, shapes: Fixed) -> np.ndarray:
     """Where sequences begin and end; filler is cut into sequences too, and what is left of a shape's room is empty ones."""
     filler = np.arange(ends[-1] + longest, total + longest, longest).clip(max=total)
     bounds = np.concatenate([[0], ends, filler])
@@ -170,13 +165,13 @@ def filled(values: np.ndarray, size: int, filler: float) -> Any:
     return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
 
 
-def group_by_length(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[np.ndarray]:
+def group_by_length(sizes: np.ndarray, budget: int, shapes: Fixed = None) -> Iterator[np.ndarray]:
     """Indices of sequences that share a batch: sorted by length, longest first, and cut into rows."""
     order = np.argsort(-sizes, kind="stable")
     return (order[part] for part in cut_rows(sizes[order], budget, shapes))
 
 
-def cut_rows(sizes: np.ndarray, budget: int, shapes: Shapes | None = None) -> Iterator[slice]:
+def cut_rows(sizes: np.ndarray, budget: int, shapes: Fixed = None) -> Iterator[slice]:
     """Parts of what has these sizes, cut where the budget is reached, or what a shape takes of the first one's length."""
     ends, begin = np.cumsum(sizes), 0
     while begin < len(sizes):

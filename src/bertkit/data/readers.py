@@ -127,7 +127,7 @@ class Table:
         context, value = _text(row.get(self.columns.pair), "context"), self._label(row, empty=True)
         impossible = str(row.get("is_impossible")).lower() in ("true", "1")
         try:
-            answers = () if impossible or value is None else _answers(value, row.get("answer_start"), context)
+            answers = () if impossible or value is None else tuple(_answers(value, row.get("answer_start"), context))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise BadRow(f"answers that cannot be read ({error!r}); expected a list of text and answer_start") from error
         impossible = impossible or (value is not None and not answers)
@@ -320,13 +320,12 @@ def _dataset_rows(path: Path) -> Rows:
         yield number, row | dict.fromkeys(classes) | known
 
 
-def _answers(value: Any, start: Any, context: str) -> tuple[tuple[str, int], ...]:
+def _answers(value: Any, start: Any, context: str) -> Iterator[tuple[str, int]]:
     """SQuAD's list of answers, Hugging Face's two lists, or one text; without a start, the first place where it stands."""
     if isinstance(value, dict):
         value = [dict(text=t, answer_start=s) for t, s in zip(value["text"], value["answer_start"], strict=True)]
     elif isinstance(value, str):
         value = [dict(text=value, answer_start=start)] if value.strip() else []
-    answers = []
     for answer in _list(value, "answers"):
         text, at = (answer, None) if isinstance(answer, str) else (answer.get("text"), answer.get("answer_start"))
         at = context.find(_text(text, "answers")) if at in (None, "") else int(at)
@@ -334,8 +333,7 @@ def _answers(value: Any, start: Any, context: str) -> tuple[tuple[str, int], ...
             other = f'at character {at}, where "{_show(context[at : at + len(text)])}" stands'
             place = other if at >= 0 else "in the context"
             raise BadRow(f'the answer "{_show(text)}" is not {place}; mend the answer or its offset')
-        answers.append((text, at))
-    return tuple(answers)
+        yield text, at
 
 
 def _endings(row: Row) -> list[str]:

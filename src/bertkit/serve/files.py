@@ -89,7 +89,10 @@ class Format:
         if self.ending == ".jsonl":
             return _json_lines(rows)
         if self.ending == ".parquet":
-            return self._write_parquet([row | {name: self._cell(name, row[name]) for name in self.added} for row in rows])
+            arrow, written = _arrow(), io.BytesIO()
+            cells = [row | {name: self._cell(name, row[name]) for name in self.added} for row in rows]
+            arrow.parquet.write_table(arrow.Table.from_pylist(cells, self.schema), written)
+            return written.getvalue()
         stream, names = io.StringIO(), [*self.names, *self.added]
         dialect: Any = {} if self.ending == ".csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
         writer = csv.writer(stream, lineterminator="\n", **dialect)
@@ -100,11 +103,6 @@ class Format:
         """A list or dict as JSON, unless Parquet has a column of lists for it."""
         flat = isinstance(value, list | dict) and (self.schema is None or str(self.schema.field(name).type) == "string")
         return json.dumps(value, ensure_ascii=False) if flat else value
-
-    def _write_parquet(self, rows: list[Row]) -> bytes:
-        arrow, stream = _arrow(), io.BytesIO()
-        arrow.parquet.write_table(arrow.Table.from_pylist(rows, self.schema), stream)
-        return stream.getvalue()
 
     def join(self, parts: list[Path], out: Path) -> None:
         if self.schema is None:

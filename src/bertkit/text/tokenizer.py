@@ -200,10 +200,9 @@ class Tokenizer:
             a, b = a[:keep_a], None if b is None else b[:keep_b]
         cls, sep = _special(self.cls), _special(self.sep)
         first, second = [cls, a, sep], [] if b is None else [sep] * (self.between - 1) + [b, sep]
-        parts = first + second
-        sizes = [sum(map(len, first)), sum(map(len, second))]
-        ids, offsets = np.concatenate([part.ids for part in parts]), np.concatenate([part.offsets for part in parts])
-        segments, starts = np.repeat(np.arange(2, dtype=np.int8), sizes), np.concatenate([part.starts for part in parts])
+        names, sizes = ("ids", "offsets", "starts"), [sum(map(len, first)), sum(map(len, second))]
+        ids, offsets, starts = (np.concatenate([getattr(part, name) for part in first + second]) for name in names)
+        segments = np.repeat(np.arange(2, dtype=np.int8), sizes)
         return Encoding(ids, offsets, starts, segments, dropped=full + specials - sum(sizes))
 
     def decode(self, ids: Sequence[int] | np.ndarray, *, skip_specials: bool = True) -> str:

@@ -1,6 +1,6 @@
 """What a fine-tuned model is worth: figures with their intervals, where it errs, and how sure it may be."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ def summarize(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> dic
         "labels": list(task.settings.labels) if several else None,
         "confusion": metrics.confusion(gold, found, task.outputs) if several else None,
         "kinds": metrics.entity_scores(gold, found)[1] if isinstance(records[0], Words) else None,
-        "breakdown": _by_length(gold, found) if isinstance(records[0], Question) else None,
+        "breakdown": list(_by_length(gold, found)) if isinstance(records[0], Question) else None,
         "mistakes": _mistakes(task, records, answers),
     }
 
@@ -83,17 +83,15 @@ def _interval(task: Task, gold: list[Any], found: list[Any]) -> tuple[float, flo
     return metrics.bootstrap(metrics.METRICS[name], gold, found)
 
 
-def _by_length(gold: list[Any], found: list[Any]) -> list[dict[str, Any]]:
+def _by_length(gold: list[Any], found: list[Any]) -> Iterator[dict[str, Any]]:
     """Answers by the number of words of the first gold one."""
     words = np.array([len(truth[0].split()) if truth else 0 for truth in gold])
     groups = [("no answer", 0, 0), ("1–2 words", 1, 2), ("3–5 words", 3, 5), ("6 words and more", 6, 10**9)]
-    rows = []
     for name, low, high in groups:
         members = np.flatnonzero((words >= low) & (words <= high))
         if len(members):
             scores = metrics.squad_scores([gold[i] for i in members], [found[i] for i in members])
-            rows.append({"group": name, "count": len(members), "exact": scores["exact"], "f1": scores["f1"]})
-    return rows
+            yield {"group": name, "count": len(members), "exact": scores["exact"], "f1": scores["f1"]}
 
 
 def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> list[dict[str, Any]]:
