@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bertkit.bundle.bundle import Bundle, empty_network, heads_of
 from bertkit.bundle.members import FAMILIES
@@ -60,14 +60,9 @@ def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
     network = Pretraining(config, masked=bundle.network.masked is not None, next_sentence=False)
     state = {name: tensor for name, tensor in bundle.network.state_dict().items() if not name.startswith("next.")}
     name = "encoder.embeddings.positions.weight"
-    state[name] = _repeated(state[name][old.first_position :], positions, first)
+    table = state[name][old.first_position :]  # read over and over, behind `first` rows that nobody reads
+    state[name] = torch.cat([table.new_zeros(first, table.shape[1]), table[torch.arange(positions) % len(table)]])
     for key in [key for key in state if ".attention.qkv." in key]:
         state[key.replace("qkv", "global_qkv")] = state[key].clone()
     network.load_state_dict(state)
     return replace(bundle, network=network.eval(), family=FAMILIES["longformer"])
-
-
-def _repeated(table: Tensor, positions: int, first: int) -> Tensor:
-    """Positions 0, 1, 2, … from a shorter table, behind `first` rows that nobody reads."""
-    rows = torch.arange(positions) % len(table)
-    return torch.cat([table.new_zeros(first, table.shape[1]), table[rows]])

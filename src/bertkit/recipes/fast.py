@@ -26,8 +26,6 @@ def fast_base() -> Recipe:
         graphs=True,
         budget=20 * 60.0,
         batch_tokens=32_768,
-        evaluate_every=5000,
-        checkpoint_every=5000,
     )
 
 
@@ -57,5 +55,4 @@ def demo() -> Recipe:
         evaluate_every=200,
         evaluate_examples=256,
         checkpoint_every=400,
-        log_every=50,
     )

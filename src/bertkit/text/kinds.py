@@ -84,11 +84,9 @@ def complete(backend: Backend) -> dict[str, str]:
     backend.add_special_tokens(new)
     cls, sep = names["cls"], names["sep"]
     if not backend.num_special_tokens_to_add(True):
-        backend.post_processor = processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} {sep} $B {sep}" if cls == "<s>" else f"{cls} $A {sep} $B:1 {sep}:1",
-            special_tokens=[(name, backend.token_to_id(name)) for name in (cls, sep)],
-        )
+        ids = [(name, backend.token_to_id(name)) for name in (cls, sep)]
+        single, behind = f"{cls} $A {sep}", f" {sep} $B {sep}" if cls == "<s>" else f" $B:1 {sep}:1"
+        backend.post_processor = processors.TemplateProcessing(single=single, pair=single + behind, special_tokens=ids)
     frame = " ".join(backend.encode("", "").tokens)
     if frame not in (f"{cls} {sep} {sep}", f"{cls} {sep} {sep} {sep}"):
         expected = f"expected {cls} A {sep} B {sep}, or {sep} {sep} between"
