@@ -1,5 +1,5 @@
 """norm(x + dropout(y)) as one Triton kernel each way, which read and write each value once. `Norm.added` has the same in
-plain torch; tests/model/test_cuda.py holds them together.
+plain torch; tests/model/test_kernels.py holds them together.
 
 Forward keeps a row's mean and scale. The gradient adds x and y up again, drops the same values, and sums what norm's weight
 and bias get over the rows of a program; a program has many.

@@ -4,7 +4,7 @@ General kernels cut long sequences into tiles and pay for it on short ones: scor
 gradient of the queries is summed up in memory, and three gradients are copied into one. Up to 128 tokens all of it fits one
 tile: the gradient computes the scores again, needs nothing but q, k and v, and is written where the linear map wants it.
 A program does many such heads one after the other, and loads the next ones while it computes.
-`attention._attend_in_grids` is the same in plain torch; tests/model/test_cuda.py holds them together.
+`attention._attend_in_grids` is the same in plain torch; tests/model/test_kernels.py holds them together.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A program holds some queries and goes over all keys of their sequence, or the other way round for the gradient of keys and
 values. Nothing is added up in memory, so that the same input gives the same bits. Up to 128 tokens `short.attend_short`
-is faster. `attention._attend_in_grids` is the same in plain torch; tests/model/test_cuda.py holds them together.
+is faster. `attention._attend_in_grids` is the same in plain torch; tests/model/test_kernels.py holds them together.
 """
 
 from __future__ import annotations
