@@ -1,8 +1,9 @@
 """Attention of longer sequences as Triton kernels that read the packed row, tile by tile (Dao et al., 2022).
 
 A program holds some queries and goes over all keys of their sequence, or the other way round for the gradient of keys and
-values. Nothing is added up in memory, so that the same input gives the same bits. Up to 128 tokens `short.attend_short`
-is faster. `attention._attend_in_grids` is the same in plain torch; tests/model/test_kernels.py holds them together.
+values. Nothing is added up in memory, so that the same input gives the same bits. What a tile has behind a sequence's last
+token is that token once more: it is read, not asked about, and weighs nothing. Up to 128 tokens `short.attend_short` is
+faster. `attention._attend_in_grids` is the same in plain torch; tests/model/test_kernels.py holds them together.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _span(bounds, tiles, size: tl.constexpr):
 
 @triton.jit
 def _drawn_quickly(place, key):
-    """A random odd number by half of that hash, which will do for one factor of two. Next places are one addition away."""
+    """A random odd number by half of the hash of `drawn`, which will do for one factor of two."""
     h = (place + key).to(tl.uint32) * 2246822507
     return (h ^ (h >> 15)) | 1
 
@@ -185,7 +186,7 @@ def _tiles_backward_keys(
         start_at = tile * columns // rows * rows if causal else 0
         for start in range(start_at, n, rows):
             row = start + tl.arange(0, rows)
-            last = tl.minimum(row, n - 1)  # what lies behind it is read, and weighs nothing
+            last = tl.minimum(row, n - 1)
             q = tl.load(qkv + first + last[:, None] * of_token + across)
             du = tl.load(upper + (begin + last[:, None]) * (heads * width) + head * width + across)
             total, delta = tl.load(totals + head * tokens + begin + last), tl.load(deltas + head * tokens + begin + last)
