@@ -19,7 +19,7 @@ from bertkit.bundle.hub import find_model
 from bertkit.bundle.members import FAMILIES, family_of
 from bertkit.data import check
 from bertkit.data.prepare import prepare_store
-from bertkit.data.readers import Named, Place, read_records
+from bertkit.data.readers import Named, Where, read_records
 from bertkit.data.sets import SETS, read_set
 from bertkit.data.store import Store
 from bertkit.errors import InputError
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def learn_vocabulary(
-    corpus: Sequence[Place],
+    corpus: Sequence[Where],
     size: int,
-    out: Place,
+    out: Where,
     *,
     kind: str = "wordpiece",
     cased: bool = False,
@@ -55,9 +55,9 @@ def learn_vocabulary(
 
 
 def prepare(
-    corpus: Sequence[Place],
-    tokenizer: Place,
-    out: Place,
+    corpus: Sequence[Where],
+    tokenizer: Where,
+    out: Where,
     *,
     workers: int = 1,
     engine: str = "local",
@@ -69,16 +69,17 @@ def prepare(
     """Turns a corpus into a token store; run again, it goes on where it stopped."""
     pieces = Tokenizer.load(find_model(tokenizer))
     documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
-    how: dict[str, Any] = dict(workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate)
-    return prepare_store(documents, pieces, Path(out), **how)
+    return prepare_store(
+        documents, pieces, Path(out), workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate
+    )
 
 
 def pretrain(
-    store: Place,
-    out: Place,
+    store: Where,
+    out: Where,
     *,
     recipe: str | Recipe = "bert-base",
-    init: Place | Bundle | None = None,
+    init: Where | Bundle | None = None,
     settings: Sequence[str] = (),
     budget: str | None = None,
     device: str = "auto",
@@ -116,7 +117,7 @@ def pretrain(
     return run / "model"
 
 
-def finetune(what: str, model: Place | Bundle, out: Place, **options: Any) -> dict[str, Any]:
+def finetune(what: str, model: Where | Bundle, out: Where, **options: Any) -> dict[str, Any]:
     """Fine-tunes a model for a task or a named set; the options are those of `tuning.finetune`."""
     from bertkit import tuning
 
@@ -124,12 +125,12 @@ def finetune(what: str, model: Place | Bundle, out: Place, **options: Any) -> di
 
 
 def distill(
-    teacher: Place,
-    what: Place,
-    out: Place,
+    teacher: Where,
+    what: Where,
+    out: Where,
     *,
     layers: int | None = None,
-    student: Place | None = None,
+    student: Where | None = None,
     recipe: str = "distilbert-base",
     **options: Any,
 ) -> list[dict[str, Any]]:
@@ -153,7 +154,7 @@ def distill(
 
 
 def evaluate(
-    model: Place, data: Place, *, split: str = "dev", columns: Named = None, bad: str = "stop", device: str = "auto"
+    model: Where, data: Where, *, split: str = "dev", columns: Named = None, bad: str = "stop", device: str = "auto"
 ) -> dict[str, Any]:
     """The figures of a fine-tuned model on a file of its task, or on "glue/mrpc" with `data` as NAME=FOLDER."""
     loaded = load(model, device=device)
@@ -168,13 +169,13 @@ def evaluate(
     return summarize(task, records, loaded.answer(records))
 
 
-def predict(model: Place, data: Place, out: Place, **options: Any) -> dict[str, Any]:
+def predict(model: Where, data: Where, out: Where, **options: Any) -> dict[str, Any]:
     """Answers for every row of a file, in a file of the same format; the options are those of `serve.files.predict_file`."""
     return predict_file(model, data, out, **options)
 
 
 def check_data(
-    files: Sequence[Place], task: str, model: str | None, *, columns: Named = None, max_length: int = 128
+    files: Sequence[Where], task: str, model: str | None, *, columns: Named = None, max_length: int = 128
 ) -> dict[str, Any]:
     """What there is to know of a task's files before training; pieces are counted by a model's tokenizer, or in words."""
     names = [Path(file).name for file in files]
@@ -197,7 +198,7 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
     return Model(Bundle(network, tokenizer, member, {"source": f"random weights, seed {seed}"}), device="cpu")
 
 
-def convert(source: Place, out: Place, *, positions: int = 0, window: int = 256, half: bool = False) -> Model:
+def convert(source: Where, out: Where, *, positions: int = 0, window: int = 256, half: bool = False) -> Model:
     """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact: with positions as a Longformer, with
     half in 16 bits."""
     from bertkit.bundle.bundle import load_bundle, save_bundle
@@ -210,7 +211,7 @@ def convert(source: Place, out: Place, *, positions: int = 0, window: int = 256,
 
 
 def begin_with(
-    recipe: Recipe, store: Store, init: Place | Bundle | None, teacher: Bundle | None
+    recipe: Recipe, store: Store, init: Where | Bundle | None, teacher: Bundle | None
 ) -> tuple[Bundle, Any, Recipe]:
     """What will be kept, new or somebody's, the network that trains it, and the recipe with its true configuration."""
     import torch

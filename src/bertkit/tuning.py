@@ -13,7 +13,7 @@ import torch
 
 from bertkit.atomic import write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
-from bertkit.data.readers import Named, Place, Table, read_records
+from bertkit.data.readers import Named, Table, Where, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError, check_choice
@@ -28,7 +28,7 @@ from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
-File = Place | None  # or a folder, where one is named
+File = Where | None  # or a folder, where one is named
 # The paper's (appendix A.3).
 GRID: dict[str, Sequence[Any]] = dict(batch=(16, 32), lr=(5e-5, 3e-5, 2e-5), epochs=(2.0, 3.0, 4.0))
 

@@ -18,7 +18,7 @@ from bertkit.model.norm import Norm
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from bertkit.model.kernels.added_norm import quick_added_norm
+from bertkit.model.kernels.added_norm import added_norm_with_gradient
 from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
 from bertkit.model.kernels.short import attend_short
 from bertkit.model.kernels.tiles import attend_tiles
@@ -113,7 +113,7 @@ def test_operators_are_what_they_tell_the_compiler():
         (quick_gated_gelu, (x,)),
         (attend_short, (qkv, bounds, random_key(x.device), 32, 0.1, False)),
         (attend_tiles, (qkv, bounds, random_key(x.device), 192, 0.1, False)),
-        (quick_added_norm, (x, x.detach(), *torch.randn(2, width, device="cuda"), random_key(x.device), 1e-5, 0.1)),
+        (added_norm_with_gradient, (x, x.detach(), *torch.randn(2, width, device="cuda"), random_key(x.device), 1e-5, 0.1)),
     ):
         torch.library.opcheck(operator, inputs)
 
@@ -186,9 +186,11 @@ def test_adding_and_normalising_in_one_kernel(shape, rate):
     given += [torch.randn(width, device="cuda") for _ in range(2)]
     upper, key = torch.randn(shape, device="cuda", dtype=torch.bfloat16), random_key(torch.device("cuda"))
     zeros, ones = torch.zeros_like(upper), torch.ones_like(upper)
-    kept = quick_added_norm(zeros, ones, ones[0].float(), zeros[0].float(), key, 1e-12, rate)[0] >= 0 if rate else ones
+    kept = (
+        added_norm_with_gradient(zeros, ones, ones[0].float(), zeros[0].float(), key, 1e-12, rate)[0] >= 0 if rate else ones
+    )
     mine, exact = ([one.requires_grad_() for one in some] for some in (given, [one.double() for one in given]))
-    found = quick_added_norm(*mine, key, 1e-12, rate)[0]
+    found = added_norm_with_gradient(*mine, key, 1e-12, rate)[0]
     x, y, weight, bias = exact
     plain = F.layer_norm(x + y * kept / (1 - rate), (width,), weight, bias, 1e-12)
     found.backward(upper)

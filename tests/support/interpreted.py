@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from bertkit.model.attention import attend
 from bertkit.model.dropout import random_key
-from bertkit.model.kernels.added_norm import quick_added_norm
+from bertkit.model.kernels.added_norm import added_norm_with_gradient
 from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
 from bertkit.model.kernels.short import attend_short
 from bertkit.model.kernels.tiles import attend_tiles
@@ -61,10 +61,10 @@ def check_gelu() -> None:
 def check_added_norm() -> None:
     for count, width, rate in ((37, 48, 0.0), (9, 768, 0.2), (3, 3000, 0.2), (1, 3, 0.0)):
         key, zeros, ones = random_key(torch.device("cpu")), torch.zeros(count, width), torch.ones(count, width)
-        kept = quick_added_norm(zeros, ones, ones[0], zeros[0], key, 1e-12, rate)[0] >= 0 if rate else ones
+        kept = added_norm_with_gradient(zeros, ones, ones[0], zeros[0], key, 1e-12, rate)[0] >= 0 if rate else ones
         assert abs(kept.float().mean() - (1 - rate)) < 0.03, kept.float().mean()
         agree(
-            lambda *given, key=key, rate=rate: quick_added_norm(*given, key, 1e-12, rate)[0],
+            lambda *given, key=key, rate=rate: added_norm_with_gradient(*given, key, 1e-12, rate)[0],
             lambda x, y, w, b, kept=kept, rate=rate: F.layer_norm(x + y * kept / (1 - rate), w.shape, w, b, 1e-12),
             *(torch.randn(shape) for shape in ((count, width), (count, width), (width,), (width,))),
         )

@@ -53,7 +53,7 @@ class Columns:
     header: tuple[str, ...] = ()  # for a file without a header line; the last ones may lack in a row
 
 
-Place = Path | str
+Where = Path | str  # a file or folder, as users say it
 Named = Columns | Mapping[str, str | None] | None  # which column holds what, as users say it
 
 
@@ -62,7 +62,7 @@ class BadRow(Exception):
 
 
 def read_records(
-    path: Place, task: str, columns: Named = None, *, classes: Collection[str] = (), labelled: bool = True, bad: str = "stop"
+    path: Where, task: str, columns: Named = None, *, classes: Collection[str] = (), labelled: bool = True, bad: str = "stop"
 ) -> "Table":
     """The records of a file. A label must be one of `classes`, if given, and may lack only if not `labelled`."""
     check_choice("task", task, TASKS)

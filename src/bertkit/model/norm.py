@@ -17,15 +17,16 @@ class Norm(nn.LayerNorm):
     def added(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
         """norm(x + dropout(y)); narrow values of a GPU in one kernel each way, unless a compiler does as well: it does where
         no gradient is wanted."""
-        wanted = torch.is_grad_enabled()
+        learning = torch.is_grad_enabled()
         quick = x.is_cuda and x.dtype == y.dtype != torch.float32 and self.bias is not None and x.shape[-1] <= WIDEST
-        if not quick or (torch.compiler.is_compiling() and not wanted):
+        if not quick or (torch.compiler.is_compiling() and not learning):
             return self(x + dropout(y))
-        from bertkit.model.kernels.added_norm import added_norm, quick_added_norm  # Triton is there with CUDA only
+        from bertkit.model.kernels.added_norm import added_norm, added_norm_with_gradient  # Triton is there with CUDA only
 
         rate = dropout.rate if dropout.training else 0.0
         key = random_key(x.device) if rate else self.weight
-        return (quick_added_norm if wanted else added_norm)(x, y, self.weight, self.bias, key, self.eps, rate)[0]
+        compute = added_norm_with_gradient if learning else added_norm
+        return compute(x, y, self.weight, self.bias, key, self.eps, rate)[0]
 
 
 def narrow(x: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def added_norm(
     return out, stats
 
 
-quick_added_norm = torch.library.custom_op("bertkit::added_norm", added_norm, mutates_args=())
+added_norm_with_gradient = torch.library.custom_op("bertkit::added_norm", added_norm, mutates_args=())
 
 
 @torch.library.custom_op("bertkit::added_norm_backward", mutates_args=())
@@ -128,12 +128,9 @@ def _gradient(tensors: list[Tensor], rate: float) -> tuple[Tensor, Tensor, Tenso
 
 def _gradient_room(tensors: list[Tensor], rate: float) -> tuple[Tensor, Tensor, Tensor]:
     x, chip = tensors[0], torch.cuda.get_device_properties(tensors[0].device)
-    programs = max(1, min(chip.multi_processor_count * TOGETHER, -(-len(x) // ROWS)))
-    return (
-        torch.empty_like(x),
-        torch.empty_like(x[: len(x) if rate else 0]),
-        x.new_empty(programs, 2, x.shape[1], dtype=torch.float32),
-    )
+    programs = max(1, min(chip.multi_processor_count * TOGETHER, triton.cdiv(len(x), ROWS)))
+    sums = x.new_empty(programs, 2, x.shape[1], dtype=torch.float32)
+    return torch.empty_like(x), torch.empty_like(x[: len(x) if rate else 0]), sums
 
 
 def _sizes(x: Tensor) -> dict[str, int | bool]:
@@ -158,6 +155,6 @@ def _backpropagate(ctx, upper: Tensor, _):
     return dx, dy if ctx.rate else dx, *sums.sum(0).to(weight.dtype), None, None, None
 
 
-quick_added_norm.register_fake(_room)
+added_norm_with_gradient.register_fake(_room)
 _gradient.register_fake(_gradient_room)
-quick_added_norm.register_autograd(_backpropagate, setup_context=_keep)
+added_norm_with_gradient.register_autograd(_backpropagate, setup_context=_keep)
