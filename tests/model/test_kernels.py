@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interpreted.py"
-CHECKS = "attention, short;attention, tiles;dropped attention, short;dropped attention, tiles;gelu;added norm".split(";")
+CHECKS = [*(f"{kind}, {kernel}" for kind in ("attention", "dropped attention") for kernel in ("short", "tiles"))]
+CHECKS += ["gelu", "added norm", "sums in place"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which is for Linux")

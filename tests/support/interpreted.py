@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.model.attention import attend
+from bertkit.model.device import compiled
 from bertkit.model.dropout import random_key
 from bertkit.model.kernels.added_norm import added_norm_with_gradient
 from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
@@ -70,6 +71,23 @@ def check_added_norm() -> None:
         )
 
 
+def check_sums_in_place() -> None:
+    """Compiled, products are added to a norm's gradient in its place, unless it is itself a factor, or read later on."""
+    key, w, b = random_key(torch.device("cpu")), torch.randn(48), torch.randn(48)
+    for rate, bent, in_place in ((0.0, True, True), (0.2, True, True), (0.2, False, True), (0.0, False, False)):
+
+        def layer(x: torch.Tensor, m: torch.Tensor, rate=rate, bent=bent) -> torch.Tensor:
+            y = torch.tanh(x @ m) @ m if bent else x @ m
+            return added_norm_with_gradient(x, y, w, b, key, 1e-12, rate)[0]
+
+        def twice(x: torch.Tensor, m: torch.Tensor, layer=layer) -> torch.Tensor:
+            return layer(layer(x, m), m.sin())
+
+        with torch.profiler.profile() as seen:
+            agree(compiled(twice), twice, torch.randn(37, 48), torch.randn(48, 48) / 7)
+        assert in_place == any(event.name == "bertkit::add_product" for event in seen.events()), (rate, bent)
+
+
 def agree(mine, plain, *given: torch.Tensor) -> None:
     """Both give the same, and the same gradients."""
     found = []
@@ -87,6 +105,7 @@ CHECKS = {
     **{f"dropped attention, {name}": lambda name=name: check_dropped_attention(name) for name in KERNELS},
     "gelu": check_gelu,
     "added norm": check_added_norm,
+    "sums in place": check_sums_in_place,
 }
 
 if __name__ == "__main__":

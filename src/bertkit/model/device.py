@@ -77,10 +77,13 @@ def compiled(module: Callable) -> Any:
     hashed again for the gradient, though far from each other, instead of keeping a mask. The limit is for all models of a
     process together. That the compiler takes the softmax of a loss in two steps is nothing a user could act upon.
     """
+    from bertkit.model.in_place import InPlace  # imports the compiler
+
     warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.ban_recompute_used_far_apart = False
-    return torch.compile(module, fullgraph=True, dynamic=False, options={"triton.mix_order_reduction": False})
+    options: dict[str, Any] = {"triton.mix_order_reduction": False, "post_grad_custom_post_pass": InPlace()}
+    return torch.compile(module, fullgraph=True, dynamic=False, options=options)
 
 
 def twin(module: nn.Module) -> Any:
@@ -106,8 +109,9 @@ def tokens_at_once(device: torch.device, precision: str, config: Config) -> int:
     of a token's vector, and scores for one token in seven. Above 131,072 there is no more speed in it."""
     if wants_grids(device, precision, config):
         return 16_384 if device.type == "cuda" else PROCESSOR_ROW  # grids have scores beside
-    left = 0.8 * torch.cuda.get_device_properties(device).total_memory - 18 * 12 * config.layers * config.width**2  # weights
-    return max(512, min(131_072, int(left / (34 * config.layers * config.width + 2 * config.vocabulary))))
+    memory, weights = torch.cuda.get_device_properties(device).total_memory, 18 * 12 * config.layers * config.width**2
+    token = 34 * config.layers * config.width + 2 * config.vocabulary
+    return max(512, min(131_072, int((0.85 * memory - weights) / token)))
 
 
 def peak_flops(device: torch.device) -> float | None:

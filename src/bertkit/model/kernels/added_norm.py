@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertkit.model.kernels.short import drawn, kept
 
-ROWS = 2  # of a tile
+FORWARD, BACKWARD = 1, 2  # rows of a tile
 TOGETHER = 4  # programs of the gradient on a multiprocessor
 
 
@@ -108,8 +108,8 @@ def added_norm(
     """norm(x + dropout(y)) for x and y [T, D], and rows' means and scales [2, T]; key seeds dropout. Has no gradient, nor an
     operator's cost, which is that of several small kernels."""
     out, stats = _room(x)
-    grid = (max(1, triton.cdiv(len(x), ROWS)),)
-    _added_forward[grid](x, y, weight, bias, key, out, stats, len(x), epsilon=epsilon, rate=rate, **_sizes(x))
+    grid = (max(1, triton.cdiv(len(x), FORWARD)),)
+    _added_forward[grid](x, y, weight, bias, key, out, stats, len(x), epsilon=epsilon, rate=rate, **_sizes(x, FORWARD))
     return out, stats
 
 
@@ -122,21 +122,22 @@ def _gradient(tensors: list[Tensor], rate: float) -> tuple[Tensor, Tensor, Tenso
     x, y, weight, key, stats, upper = tensors
     dx, dy, sums = _gradient_room(tensors, rate)
     inputs = x, y, weight, key, stats, upper.contiguous(), dx, dy, sums
-    _added_backward[(len(sums),)](*inputs, len(x), rate=rate, ahead=3 if x.shape[1] <= 2048 else 1, **_sizes(x))
+    ahead = 3 if x.shape[1] <= 2048 else 1
+    _added_backward[(len(sums),)](*inputs, len(x), rate=rate, ahead=ahead, **_sizes(x, BACKWARD))
     return dx, dy, sums
 
 
 def _gradient_room(tensors: list[Tensor], rate: float) -> tuple[Tensor, Tensor, Tensor]:
     x, chip = tensors[0], torch.cuda.get_device_properties(tensors[0].device)
-    programs = max(1, min(chip.multi_processor_count * TOGETHER, triton.cdiv(len(x), ROWS)))
+    programs = max(1, min(chip.multi_processor_count * TOGETHER, triton.cdiv(len(x), BACKWARD)))
     sums = x.new_empty(programs, 2, x.shape[1], dtype=torch.float32)
     return torch.empty_like(x), torch.empty_like(x[: len(x) if rate else 0]), sums
 
 
-def _sizes(x: Tensor) -> dict[str, int | bool]:
+def _sizes(x: Tensor, rows: int) -> dict[str, int | bool]:
     columns = triton.next_power_of_2(x.shape[1])
-    warps = max(1, min(16, columns // 512))
-    return dict(width=x.shape[1], rows=ROWS, columns=columns, num_warps=warps, enable_fp_fusion=True)
+    warps = max(1, min(16, rows * columns // 1024))
+    return dict(width=x.shape[1], rows=rows, columns=columns, num_warps=warps, enable_fp_fusion=True)
 
 
 def _room(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
