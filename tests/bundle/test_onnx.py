@@ -15,11 +15,13 @@ CPU = find_device("cpu")
 PAIRS = [*zip(FAMILIES, [*TASKS, "tagging"], strict=True), *(("bert", name) for name in TASKS)]
 PAIRS += [("longformer", "qa"), ("longformer", "choice"), ("modernbert", "qa"), ("deberta-v2", "tagging")]
 PAIRS += [("bert", "tagging-lstm"), ("roberta", "tagging-features"), ("bert", "classification-weighted")]
+CASES = [(*pair, {}) for pair in dict.fromkeys(PAIRS)]
+CASES += [("modernbert", name, {"summary_of": "mean"}) for name in ("classification", "choice", "tagging")]
 
 
-@pytest.mark.parametrize(("member", "name"), list(dict.fromkeys(PAIRS)))
-def test_a_graph_says_what_the_network_says(member, name, tmp_path):
-    bundle = bundle_of(member, name)
+@pytest.mark.parametrize(("member", "name", "changes"), CASES)
+def test_a_graph_says_what_the_network_says(member, name, changes, tmp_path):
+    bundle = bundle_of(member, name, **changes)
     found, task = exported(bundle, tmp_path / "m"), bundle.task
     inputs = [one for unit in task.units(RECORDS[task.settings.task], TOKENIZER) for one in unit]
     short = [one for one in inputs if len(one) == min(map(len, inputs))]

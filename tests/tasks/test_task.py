@@ -29,6 +29,7 @@ from bertkit.train.fit import fit
 from bertkit.train.recipe import Optimizer, Schedule, Tuning
 
 CPU = find_device("cpu")
+KINDS = [*((member, {}) for member in FAMILIES), ("modernbert", {"summary_of": "mean"})]
 WORDS = sorted({word for text in [*SENTENCES, "where did it go ? who is animal even odd"] for word in text.split()})
 
 
@@ -44,10 +45,10 @@ def config(tokenizer):
     return Config(vocabulary=len(tokenizer), **sizes)
 
 
-def bundle_of(member, tokenizer, task):
+def bundle_of(member, tokenizer, task, **changes):
     """A member of the family with new weights, none of them as it began."""
     torch.manual_seed(3)
-    network = build_network(small(member, vocabulary=len(tokenizer)), task).eval()
+    network = build_network(small(member, vocabulary=len(tokenizer), **changes), task).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -121,10 +122,10 @@ def test_saved_and_loaded_it_answers_the_same(member, name, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("member", FAMILIES)
-def test_company_and_order_do_not_matter(member, name, tokenizer):
+@pytest.mark.parametrize(("member", "changes"), KINDS)
+def test_company_and_order_do_not_matter(member, changes, name, tokenizer):
     task, records = learned(name), RECORDS[name]
-    network = bundle_of(member, tokenizer, task).network
+    network = bundle_of(member, tokenizer, task, **changes).network
     together = answers(network, task, tokenizer)
     alone = [answers(network, task, tokenizer, [record])[0] for record in records]
     flat = [np.hstack([np.ravel(v) for v in _numbers(answer)]) for answer in (*together, *alone)]
@@ -142,11 +143,11 @@ def _numbers(answer):
 
 
 @pytest.mark.parametrize("name", BERT.heads)
-@pytest.mark.parametrize("member", FAMILIES)
-def test_transformers_reads_it_and_agrees(member, name, tokenizer, tmp_path):
+@pytest.mark.parametrize(("member", "changes"), KINDS)
+def test_transformers_reads_it_and_agrees(member, changes, name, tokenizer, tmp_path):
     """Our folder in their class: nothing missing or left over, and the same logits; their folder here: the same weights."""
     task = learned(name)
-    bundle = bundle_of(member, tokenizer, task)
+    bundle = bundle_of(member, tokenizer, task, **changes)
     save_bundle(bundle, tmp_path / "m")
     kind = getattr(transformers, FAMILIES[member].heads[name].name)
     theirs, info = kind.from_pretrained(tmp_path / "m", output_loading_info=True)
@@ -159,6 +160,7 @@ def test_transformers_reads_it_and_agrees(member, name, tokenizer, tmp_path):
     (tmp_path / "t" / "vocab.txt").write_text("\n".join(tokenizer.vocabulary) + "\n")
     back = load_bundle(tmp_path / "t")
     assert (back.task.settings.task, back.task.settings.labels) == (name, task.settings.labels)
+    assert back.network.encoder.config == bundle.network.encoder.config
     for one, other in zip(back.network.parameters(), bundle.network.parameters(), strict=True):
         assert torch.equal(one, other)
 

@@ -244,9 +244,9 @@ MODERNBERT = Family(
     name="modernbert",
     keys=_without(KEYS, "segments")
     | {name: name for name in ("window", "global_every", "rotary_base", "local_rotary_base", "attention_dropout")}
-    | dict(activation="hidden_activation", dropout="mlp_dropout", norm_epsilon="norm_eps"),
+    | dict(activation="hidden_activation", dropout="mlp_dropout", norm_epsilon="norm_eps", summary_of="classifier_pooling"),
     refused=dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,))
-    | dict(decoder_bias=(True,), classifier_pooling=("cls",), classifier_activation=("gelu",)),
+    | dict(decoder_bias=(True,), classifier_activation=("gelu",)),
     names=_unbiased(
         pair("encoder.embeddings.pieces", "model.embeddings.tok_embeddings")
         | pair("encoder.embeddings.norm", "model.embeddings.norm")

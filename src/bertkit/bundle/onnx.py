@@ -63,6 +63,9 @@ class Graph(nn.Module):
         if getattr(network, "lstm", None) is not None:
             x = network.encoder(batch)
             return x.index_select(0, places), network.in_order(x, batch).index_select(0, places)
+        if "logits" in self.heads and network.pooling == "mean":
+            x = network.encoder(batch)
+            return x.index_select(0, places), _mean(x, batch, places)
         x = network.encoder(batch, places)
         return x, x
 
@@ -78,6 +81,14 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
     inside = (column < sizes[:, None])[:, None, None]
     order = owners * longest + positions
     return Batch(ids, segments, positions, boundaries, 1 << 30, (Bucket(tokens, inside),), order)
+
+
+def _mean(x: Tensor, batch: Batch, places: Tensor) -> Tensor:
+    """The mean vector of the sequence that each place belongs to [M, D], by way of the grid."""
+    bucket, owners = batch.buckets[0], (places[:, None] >= batch.boundaries[1:]).sum(1)
+    there = bucket.there[..., None]
+    grid = x.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, -1)  # [n, L, D]
+    return ((grid * there).sum(1) / there.sum(1)).index_select(0, owners)
 
 
 def _mixed(attention: Attention, turns: Iterable[Tensor], x: Tensor, batch: Batch, places: Tensor | None) -> Tensor:

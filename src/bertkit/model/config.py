@@ -7,7 +7,7 @@ from bertkit.errors import ConfigError, check_choice, did_you_mean
 
 ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 CHOICES = dict(activation=ACTIVATIONS, place=("learned", "rotary", "relative"), norm=("post", "pre"))
-CHOICES |= dict(masked=("", "gelu"), summary=("tanh", "relu", "gelu"))
+CHOICES |= dict(masked=("", "gelu"), summary=("tanh", "relu", "gelu"), summary_of=("cls", "mean"))
 CHOICES |= dict(global_tokens=("", "none", "first", "question", "options"))
 # Beyond these nobody has built an encoder; a damaged or hostile config would take all memory.
 LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
@@ -50,6 +50,7 @@ class Config:
     shared: bool = False  # one block for all layers
     masked: str = ""  # activation of the masked head; "": that of the blocks
     summary: str = "tanh"  # activation of the pooler
+    summary_of: str = "cls"  # what it reads: the first token's vector, or the mean of all
     summary_norm: bool = False  # the pooler ends in a norm, and every task reads through it
 
     def __post_init__(self) -> None:

@@ -41,6 +41,7 @@ class TaskNetwork(nn.Module):
         self.lstm = nn.LSTM(width, below, num_layers=2, bidirectional=True, batch_first=True) if below else None
         judged = 3 * config.width if task.loss == "vectors" else 2 * below if below else width  # similarity: (u, v, |u - v|)
         self.output = nn.Linear(judged, task.outputs)
+        self.pooling = config.summary_of if task.pooled and self.encoder.pooler is not None else "cls"
         self.loss = LOSSES[task.loss]
         self.smoothing = 0.0
         self.register_buffer("weights", torch.ones(task.outputs), persistent=False)
@@ -56,7 +57,9 @@ class TaskNetwork(nn.Module):
 
     def logits(self, data: TaskBatch) -> Tensor:
         """[M, C]"""
-        return self.judged(self.read(data, data.places))
+        if self.pooling == "cls":
+            return self.judged(self.read(data, data.places))
+        return self.told(self.read(data), data)
 
     @torch.inference_mode()
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
@@ -66,7 +69,7 @@ class TaskNetwork(nn.Module):
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """The logits from a vector for each token [T, D]."""
-        return self.judged(x.index_select(0, data.places))
+        return self.judged(pool(x, data, self.pooling).to(x.dtype))
 
     def judged(self, x: Tensor) -> Tensor:
         """The logits from a vector for each place [M, D]."""
@@ -109,7 +112,7 @@ class SimilarityNetwork(TaskNetwork):
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """[M, D], one for each text."""
-        return pool(x.float(), data, self.pooling)
+        return pool(x, data, self.pooling).float()
 
 
 class FeatureNetwork(TaskNetwork):
@@ -137,7 +140,7 @@ def pool(x: Tensor, data: TaskBatch, pooling: str) -> Tensor:
     """One vector for each sequence that a place belongs to: its first token's, or the mean or maximum over its tokens."""
     if pooling == "cls":
         return x.index_select(0, data.places)
-    bounds = data.batch.boundaries
+    x, bounds = x.float(), data.batch.boundaries
     owners = torch.bucketize(torch.arange(len(x), device=x.device, dtype=bounds.dtype), bounds[1:], right=True)  # [T]
     owners = owners.clamp(max=len(bounds) - 2)
     empty = x.new_zeros(len(bounds) - 1, x.shape[1])
