@@ -75,3 +75,16 @@ def test_a_full_disk_is_an_error_of_ours_and_leaves_nothing(tmp_path, no_room):
     with pytest.raises(WriteError, match=r"n: could not be written .*requested"), new_file(tmp_path / "n") as aside:
         np.zeros(100_000).tofile(aside)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_the_folder_itself_are_followed(tmp_path, monkeypatch):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with new_folder(tmp_path / "link", marker="m") as aside:
+        (aside / "m").write_text("new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real" / "m").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+    monkeypatch.chdir(tmp_path / "real")
+    with new_folder(".", marker="m") as aside:
+        (aside / "m").write_text("newer")
+    assert (tmp_path / "real" / "m").read_text() == "newer"

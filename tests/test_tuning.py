@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from support.records import RECORDS, SENTENCES
 from tasks.test_task import WORDS
 
 import bertkit
-from bertkit.data.readers import Columns
+from bertkit.data.readers import Columns, Table
+from bertkit.data.records import Record, part
 from bertkit.data.sets import SETS, find_file
 from bertkit.errors import DataError, InputError, TrainingError
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.tuning import finetune, parse_grid
+from bertkit.tuning import _hold_out, finetune, parse_grid
 
 QUICK = ["steps=4", "optimizer.lr=1e-4", "task.max_length=32"]
 
@@ -186,3 +188,39 @@ def test_two_steps_on_every_published_set(name, model, tmp_path, monkeypatch):
         name, model, tmp_path / "r", data_dir=Path(DATA) / "tasks", settings=settings, device="cpu", quiet=True
     )
     assert results["headline"] in results["metrics"]
+
+
+def test_one_run_and_several_do_not_share_a_folder(model, reviews, tmp_path):
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / "notes.txt").write_text("precious")
+    with pytest.raises(TrainingError, match="is not empty and holds no search"):
+        tune(model, tmp_path / "mine", reviews, restarts=2)
+    assert (tmp_path / "mine" / "model" / "notes.txt").read_text() == "precious"
+    tune(model, tmp_path / "several", reviews, restarts=2)
+    with pytest.raises(TrainingError, match="holds several runs"):
+        tune(model, tmp_path / "several", reviews)
+
+
+@pytest.mark.parametrize("options", [{"restarts": 0}, {"ensemble": 0}, {"settings": [*QUICK, "task=qa"]}])
+def test_senseless_plans_are_refused(options, model, reviews, tmp_path):
+    with pytest.raises(InputError, match="expected classification, and at least 1"):
+        tune(model, tmp_path / "r", reviews, **options)
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_label_that_only_a_held_out_record_has_is_learned():
+    drawn = (Record(f"rare {number}", label="rare") for number in count())
+    rare = next(record for record in drawn if part(record, 10) == 0)
+    table = Table(Path("f.csv"), "classification", records=[Record(f"text {n}", label="a") for n in range(50)] + [rare])
+    held = _hold_out(table)
+    assert held and rare not in held and rare in table.records
+    assert len(held) + len(table.records) == 51
+
+
+def test_a_label_of_dev_that_nobody_learned_is_told_before_training(model, reviews, tmp_path):
+    reviews_of = "text,label\n" + "the cat,a|b\nthe dog,b\n" * 5
+    (tmp_path / "t.csv").write_text(reviews_of)
+    (tmp_path / "d.csv").write_text("text,label\nthe cat,z\n")
+    with pytest.raises(DataError, match=r"d\.csv:2.*'z' was not seen in training"):
+        finetune("multilabel", model, tmp_path / "r", train=tmp_path / "t.csv", dev=tmp_path / "d.csv", device="cpu")
+    assert not (tmp_path / "r").exists()

@@ -132,7 +132,7 @@ def ask(
     question: Annotated[str, Argument(help="The question.")],
     context: Annotated[str, Argument(help="The text that may answer it.")],
     model: console.Loaded,
-    top: Annotated[int, Option(help="How many spans to show.")] = 3,
+    top: Annotated[int, Option(min=1, help="How many spans to show.")] = 3,
 ) -> Told:
     """Answer a question with a part of a text."""
     answer = model.ask(question, context)
@@ -169,7 +169,7 @@ def prompt(
     from bertkit.data.readers import read_records
     from bertkit.serve.prompting import Prompt
 
-    labels = {name: word for name, equals, word in (part.partition("=") for part in words.split(",")) if equals}
+    labels = _words_of(words)
     columns = dict(text=text, label=label)
     shown = read_records(examples, "classification", columns, classes=labels).records if examples else []
     answers = Prompt(model, pattern or ["{text} It was [MASK]."], labels, shown).classify(texts)
@@ -214,8 +214,10 @@ def serve(
     max_tokens: Annotated[int, Option(min=1, help="Tokens of a request.")] = 16_384,
     max_body: Annotated[int, Option(min=1, help="Bytes of a request.")] = 1 << 20,
     queue: Annotated[int, Option(min=1, help="Texts that may wait, for each model.")] = 1024,
-    wait: Annotated[float, Option(min=0, help="Milliseconds that a text waits for others to share its batch.")] = 4.0,
-    timeout: Annotated[float, Option(min=0.1, help="Seconds until a request is given up.")] = 30.0,
+    wait: Annotated[
+        float, Option(min=0, max=1000, help="Milliseconds that a text waits for others to share its batch.")
+    ] = 4.0,
+    timeout: Annotated[float, Option(min=0.1, max=86_400, help="Seconds until a request is given up.")] = 30.0,
     log_texts: Annotated[bool, Option("--log-texts", help="Log what was asked, too.")] = False,
 ) -> None:
     """Answer requests over HTTP until told to stop."""
@@ -229,6 +231,15 @@ def serve(
     loaded = {name: bertkit.load(place, device=device, precision=precision) for name, place in named}
     limits = Limits(texts=max_texts, tokens=max_tokens, body=max_body, queue=queue, wait=wait / 1000, timeout=timeout)
     run(create_app(loaded, limits=limits, key=key, log_texts=log_texts), host, port)
+
+
+def _words_of(text: str) -> dict[str, str]:
+    """label=word,label=word, each label and each word once."""
+    parts = [part.partition("=")[::2] for part in text.split(",")]
+    labels = {name.strip(): word.strip() for name, word in parts}
+    if not all([*labels, *labels.values()]) or len({*labels.values()}) < len(parts):
+        raise InputError(f"words are {text!r}; expected another word for each label, such as good=great,bad=terrible")
+    return labels
 
 
 def _rows(texts: list[str], name: str, answers: Sequence[Any]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from bertkit.errors import ArtifactError, BertkitError, ConfigError, WriteError
 @contextmanager
 def new_file(path: Path | str) -> Iterator[Path]:
     """Yields a path beside `path` to write to; it takes the name when the block ends well."""
-    path = Path(path)
+    path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = _beside(path)
     aside.touch()
@@ -45,7 +45,7 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
 
     An existing folder is replaced only if it is empty or holds `marker`, the file that tells one of ours.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     ours = path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
     if path.exists() and not ours:
         raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")

@@ -124,8 +124,8 @@ def finetune(
     batch: Annotated[int | None, Option(help="Records of a step.")] = None,
     lr: Annotated[float | None, Option(help="The peak learning rate, for a width of 768.")] = None,
     search: Annotated[str | None, Option(help='Try a grid: "paper", or such as "lr=2e-5,5e-5 batch=16,32".')] = None,
-    restarts: Annotated[int, Option(help="Try so many seeds; the best on dev stays.")] = 1,
-    ensemble: Annotated[int, Option(help="Let so many models answer together.")] = 1,
+    restarts: Annotated[int, Option(min=1, help="Try so many seeds; the best on dev stays.")] = 1,
+    ensemble: Annotated[int, Option(min=1, help="Let so many models answer together.")] = 1,
     freeze: Annotated[bool, Option("--freeze", help="Train the head alone.")] = False,
     bad: console.Bad = None,
     settings: console.Settings = None,
@@ -153,7 +153,7 @@ def distill(
     what: Annotated[str, Argument(metavar="TASK-OR-SET-OR-STORE", help="What the teacher was made for, or a store.")],
     out: console.Run,
     data: console.TaskFiles,
-    layers: Annotated[int | None, Option(help="Layers to keep of the teacher; without it, half of them.")] = None,
+    layers: Annotated[int | None, Option(min=1, help="Layers to keep of the teacher; without it, half of them.")] = None,
     student: Annotated[str | None, Option(help="Begin from this model instead of the teacher's layers.")] = None,
     recipe: Annotated[str, Option(help="On a store: what to train with.")] = "distilbert-base",
     settings: console.Settings = None,
@@ -281,7 +281,8 @@ def main() -> None:
         usage = getattr(error, "format_message", None)  # what the parser raises, under a name that changes
         if debug or not (usage or isinstance(error, BertkitError | OSError)):
             raise
-        code = _complain(usage() if usage else str(error), 2)
+        named = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        code = _complain(usage() if usage else named, 2)
     sys.exit(code or 0)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from bertkit.atomic import write_text
+from bertkit.atomic import new_folder, write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
 from bertkit.data.readers import Named, Table, Where, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
-from bertkit.errors import DataError, InputError, check_choice
+from bertkit.errors import DataError, InputError, TrainingError, check_choice
 from bertkit.model.device import PROCESSOR_ROW, find_device, quick_precision
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
@@ -87,11 +87,22 @@ def finetune(
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
     rows = recipe.row_tokens if where.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
+    kind, named = TASKS[recipe.task.task], recipe.task.task
     recipe = change(replace(recipe, precision=quick_precision(where), row_tokens=rows), list(settings))
-    kind = TASKS[recipe.task.task]
+    if recipe.task.task != named or min(restarts, ensemble) < 1:
+        raise InputError(
+            f"task {recipe.task.task}, {restarts} restarts, {ensemble} models; expected {named}, and at least 1"
+        )
     recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))
+    if teacher and teacher.task:
+        told = teacher.task.settings
+        recipe = replace(recipe, task=replace(recipe.task, center=told.center, scale=told.scale))
+    if what not in SETS:
+        kind(recipe.task).units(data.dev, source.tokenizer)  # labels that training does not know are told now
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
-    plans = [tuner.tune(plan) for plan in _plans(recipe, run, search, max(restarts, ensemble))]
+    planned = _plans(recipe, run, search, max(restarts, ensemble))
+    _check_out(run, several=len(planned) > 1)
+    plans = [tuner.tune(plan) for plan in planned]
     ranked = sorted(plans, key=lambda plan: -plan.score)
     best = _take(ranked[0], run)
     tried = [_tried(plan) for plan in plans] if len(plans) > 1 else None
@@ -183,14 +194,26 @@ def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named,
     recipe = Tuning(task=TaskSettings(task=what, max_length=384 if what == "qa" else 128))
     table = read_records(train, what, columns, bad=bad or "stop")
     if dev is None:
-        held_out = [record for record in table.records if part(record, 10) == 0]
-        table.records = [record for record in table.records if part(record, 10) != 0]
+        held_out = _hold_out(table)
         if not held_out or not table.records:
             raise DataError("too few records to hold a tenth of them out; give --dev", table.path)
         return recipe, Data(what, table, held_out, "a tenth of the training file, by hash")
     classes = sorted({str(record.label) for record in table.records}) if what == "classification" else ()
     held = read_records(dev, what, columns, classes=classes, bad=bad or "stop")
     return recipe, Data(what, table, held.records, str(dev))
+
+
+def _hold_out(table: Table) -> list[Any]:
+    """A tenth of the records, which leave the table; who has a label that nobody else has stays."""
+    held, kept = ([record for record in table.records if (part(record, 10) == 0) == out] for out in (True, False))
+    known = set().union(*map(_classes, kept))
+    table.records = kept + [record for record in held if not _classes(record) <= known]
+    return [record for record in held if _classes(record) <= known]
+
+
+def _classes(record: Any) -> set[str]:
+    label = getattr(record, "labels", None) or getattr(record, "label", None)
+    return {one for one in (label if isinstance(label, tuple) else (label,)) if isinstance(one, str)}
 
 
 def recipe_of(name: str) -> Tuning:
@@ -215,6 +238,13 @@ def _plans(recipe: Tuning, run: Path, search: str | None, seeds: int) -> list[Pl
     return [Plan(one, run / "runs" / f"{number:03d}") for number, one in enumerate(tried)]
 
 
+def _check_out(run: Path, several: bool) -> None:
+    """A folder holds one run or several, and nothing of somebody else's."""
+    if run.is_dir() and any(run.iterdir()) and (run / "runs").is_dir() != several:
+        found = "holds several runs" if not several else "is not empty and holds no search"
+        raise TrainingError(f"{run} {found}; give another --out")
+
+
 def parse_grid(text: str) -> dict[str, Sequence[Any]]:
     """ "paper", or such as "lr=2e-5,5e-5 batch=16,32"."""
     if text == "paper":
@@ -228,8 +258,8 @@ def parse_grid(text: str) -> dict[str, Sequence[Any]]:
 def _take(plan: Plan, run: Path) -> Bundle:
     """The artifact of the best plan, which becomes the run's."""
     if plan.run != run:
-        shutil.rmtree(run / "model", ignore_errors=True)
-        shutil.copytree(plan.run / "model", run / "model")
+        with new_folder(run / "model", marker="bertkit.json") as aside:
+            shutil.copytree(plan.run / "model", aside, dirs_exist_ok=True)
         shutil.copy(plan.run / "metrics.jsonl", run / "metrics.jsonl")
     settings = plan.recipe.task  # as it was trained; a run that is taken up again is calibrated anew
     return replace(load_bundle(run / "model"), task=TASKS[settings.task](settings))

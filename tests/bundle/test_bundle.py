@@ -157,10 +157,10 @@ def test_a_pickle_with_code_is_refused(folder):
 
     torch.save({"weight": Evil()}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(ArtifactError, match="cannot be read as weights alone"):
+    with pytest.raises(ArtifactError, match="holds more than tensors, which is never loaded"):
         bertkit.load(folder)
     torch.save({"weights": [torch.ones(1)]}, folder / "pytorch_model.bin")
-    with pytest.raises(ArtifactError, match="expected a table of tensors"):
+    with pytest.raises(ArtifactError, match="expected a table of plain tensors"):
         bertkit.load(folder)
 
 
@@ -209,6 +209,12 @@ ABSURD = [
     ({"layer_norm_eps": ..., "layer_norm_epz": 1e-5}, 'did you mean "layer_norm_eps"'),
     ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2"),
     ({"vocab_size": 12}, "word_embeddings.weight is"),
+    ({"architectures": "BertForSequenceClassification"}, "architectures is .*; expected a list"),
+    ({"architectures": ["BertForSequenceClassification"], "id2label": ["a", "b"]}, "of another kind than expected"),
+    (
+        {"architectures": ["BertForSequenceClassification"], "problem_type": "regression", "id2label": {"0": "a", "1": "b"}},
+        "regression with 2 labels",
+    ),
 ]
 
 
@@ -270,3 +276,54 @@ def test_names_that_are_not_here(tmp_path):
         load_bundle("some-model-that-is-not-cached")
     with pytest.raises(ArtifactError, match=r"no config\.json"):
         load_bundle(tmp_path)
+
+
+OWN = [
+    ({"task": {"task": "tagging", "max_length": None}}, "of another kind than expected"),
+    ({"task": {"task": "tagging", "labels": None}}, "labels is None; expected tuple"),
+    ({"task": {"task": "tagging", "temperature": 0}}, "temperature is 0"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), OWN)
+def test_absurd_tasks_are_refused(folder, settings, message):
+    file = folder / "bertkit.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(BertkitError, match=message):
+        bertkit.load(folder)
+
+
+def test_a_folder_with_a_config_is_not_a_model_yet(model, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ArtifactError, match="exists and is not a folder with"):
+        model.save(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_weights_in_shards_are_read(model, folder):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(tensors)}
+    for file in set(names.values()):
+        save_file({name: tensors[name] for name in names if names[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    assert_same_weights(model, bertkit.load(folder))
+
+
+def test_roberta_s_tokenizer_tells_of_one_segment(tmp_path):
+    """transformers' configuration has two unless told, of which the second is never read."""
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "s.txt").write_text("she bakes the bread and he mends the nets\n" * 20)
+    tokenizer = bertkit.learn_vocabulary([tmp_path / "s.txt"], 300, tmp_path / "v", kind="bpe").tokenizer
+    sizes = dict(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, pad_token_id=tokenizer.pad
+    )
+    settings = transformers.RobertaConfig(vocab_size=len(tokenizer), num_labels=3, initializer_range=0.5, **sizes)
+    theirs = transformers.RobertaForSequenceClassification(settings).eval()
+    theirs.save_pretrained(tmp_path / "m")
+    tokenizer.write_files(tmp_path / "m")
+    found = bertkit.load(tmp_path / "m", device="cpu")
+    ids = tokenizer.encode_batch(["she bakes"], ["the bread"])[0].ids
+    expected = theirs(torch.from_numpy(ids)[None].long()).logits.softmax(-1)[0].tolist()
+    assert list(found.classify("she bakes", "the bread").probabilities.values()) == pytest.approx(expected, abs=1e-5)

@@ -93,3 +93,9 @@ def test_an_answer_at_the_end_is_found(tokenizer, question, task, tmp_path):
     model = bertkit.load(tmp_path / "r" / "model", device="cpu")
     assert load_bundle(tmp_path / "r" / "model").family.name == "longformer"
     assert model.ask(question.question, question.context).text == "under the mill"
+
+
+def test_a_head_by_another_activation_stays_short(tokenizer):
+    network = Pretraining(small("bert", vocabulary=len(tokenizer), activation="relu"), next_sentence=False)
+    with pytest.raises(InputError, match="masked head is by relu; a Longformer's is by gelu"):
+        lengthen(Bundle(network, tokenizer, FAMILIES["bert"]), 300, 40)

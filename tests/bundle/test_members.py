@@ -62,6 +62,9 @@ def test_strangers_are_refused_by_name():
         ("longformer", {"attention_window": [8, 16, 8]}, "expected one window for all layers"),
         ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling is 'max'"),
         ("modernbert", {"layer_types": ["sliding_attention"] * 3}, "expected every n-th layer"),
+        ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "expected rope_type default"),
+        ("deberta-v2", {"pooler_hidden_act": "tanh"}, "pooler_hidden_act is 'tanh'"),
+        ("electra", {"summary_type": "last"}, "summary_type is 'last'"),
         ("roberta", {"is_decoder": True}, "is_decoder is True"),
     ],
 )

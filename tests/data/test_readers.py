@@ -414,12 +414,12 @@ def test_a_ragged_first_row_does_not_hide_the_columns(read):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no usable rows, 0 skipped"),
-        ("text,label\n", "no usable rows, 0 skipped"),
+        ("", "no usable rows; expected one at least"),
+        ("text,label\n", "no usable rows; expected one at least"),
         ("text,text,label\na,b,c\n", ":1: the header holds the same name twice; rename one"),
         ('text,label\na,x\n"b,y\nc,z\n', ":3: a quoted cell begins here and never ends; close it"),
         ("text,label\na,x\n".encode("utf-16"), ":1: the header holds byte 0xff, which is not UTF-8"),
-        ("text,label\n,x\n", "no usable rows, 1 skipped."),
+        ("text,label\n,x\n", "expected one at least. 1 were skipped. "),
     ],
 )
 def test_what_no_skipping_mends(read, content, message):
@@ -440,3 +440,9 @@ def test_files_and_arguments_that_do_not_fit(read, tmp_path):
         read("a.csv", "text,label\na,b\n", "clasification")
     with pytest.raises(InputError, match="bad is 'ignore'; expected one of stop, skip"):
         read("a.csv", "text,label\na,b\n", bad="ignore")
+
+
+def test_nothing_is_no_class_and_no_list_no_options(read):
+    assert '"label" holds nothing; expected a class' in refusal(read, "a.jsonl", '{"text": "a", "label": NaN}\n')
+    assert "no options in" in refusal(read, "a.jsonl", jsonl({"prompt": "a", "options": [], "label": 0}), task="choice")
+    assert "cells are cut at commas" in refusal(read, "a.csv", "text;label\na;x\n")

@@ -356,6 +356,8 @@ WRONG = [
     ({"columns": {"text": "txt"}}, 'no column "txt" .did you mean "text"'),
     ({"name": "tagging", "columns": {"pair": "id"}}, "reads one text a row"),
     ({"name": "qa"}, "no usual pair column"),
+    ({"data": "none.csv"}, "no such file; expected a file that ends in .csv"),
+    ({"out": "in.csv", "fresh": True}, "is the input; expected a file to write"),
 ]
 
 
@@ -436,3 +438,34 @@ def test_the_verb(models, tmp_path):
     done = CliRunner().invoke(app, [*command, "--bad", "skip", "--fresh", "--device", "cpu"])
     assert done.stdout.startswith("12 rows in ")
     assert "1 bad rows were kept aside in" in done.stdout
+
+
+def test_a_carriage_return_stays_in_its_cell(models, tmp_path):
+    data, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    data.write_bytes(b'text,id\n"the cat\rwent",1\nthe dog,2\n')
+    bertkit.predict(models / "regression", data, out)
+    assert out.read_bytes().startswith(b'text,id,predicted_number\n"the cat\rwent",1,')
+    assert [row["id"] for row in read(out)] == ["1", "2"]
+
+
+def test_a_row_that_has_the_answer_s_column_is_bad(models, tmp_path):
+    data = tmp_path / "in.jsonl"
+    data.write_text('{"text": "the cat"}\n{"text": "the dog", "predicted_label": "mine"}\n')
+    with pytest.raises(DataError, match='2: the column "predicted_label" is there already'):
+        bertkit.predict(models / "classification", data, tmp_path / "out.jsonl")
+
+
+def test_what_failed_at_once_may_be_mended(models, tmp_path):
+    data, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    data.write_text("text\nthe cat\n \n")
+    with pytest.raises(DataError, match=":3: "):
+        bertkit.predict(models / "classification", data, out)
+    data.write_text("text\nthe cat\nthe dog\n")
+    assert bertkit.predict(models / "classification", data, out)["rows"] == 2
+
+
+def test_a_label_that_no_cell_of_a_tsv_holds(tmp_path):
+    model = save_model("classification", tmp_path / "m", labels=("even\tone", "odd"))
+    (tmp_path / "in.tsv").write_text("text\nthe cat\n")
+    with pytest.raises(InputError, match="does not fit into a cell of a"):
+        bertkit.predict(model, tmp_path / "in.tsv", tmp_path / "out.tsv")

@@ -14,6 +14,7 @@ from tasks.test_task import WORDS
 
 import bertkit
 from bertkit.bundle.bundle import Bundle
+from bertkit.errors import InputError
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
 from bertkit.tasks.network import build_network
@@ -137,6 +138,7 @@ BAD = [
     ("tag", {"texts": [""]}, "texts", "nothing to read"),
     ("choose", {"prompt": "a", "options": ["b"]}, "options", "at least 2 items"),
     ("embeddings", {"input": [[1, 2]]}, "input", "valid string"),
+    ("embeddings", {"input": "the cat", "dimensions": 8}, "dimensions", "dimensions is 8; this model's vectors have 128"),
 ]
 
 
@@ -352,3 +354,8 @@ def test_generated_requests_find_no_server_error(models):
             assert case.call().status_code < 500
 
         send()
+
+
+def test_an_empty_host_is_not_everybody(model):
+    with pytest.raises(InputError, match="host is empty"):
+        http.run(create_app({"m": model}), "", 0)

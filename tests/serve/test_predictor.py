@@ -3,11 +3,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.exports import bundle_of
 from support.stories import stories
 
 import bertkit
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.device import find_device
+from bertkit.serve.predictor import word_spans
 
 WORDS = ["mara", "is", "a", "baker", "in", "elmford", ",", "and", "every", "morning", "she", "kneads", "the", "dough", "."]
 sentences = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map(" ".join), min_size=1, max_size=8)
@@ -172,3 +174,31 @@ def test_attention_is_told_piece_by_piece(model):
         assert len(found.pieces) == size and found.pieces[0] == "[CLS]"
         assert found.weights.shape == (model.config.layers, model.config.heads, size, size)
         np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+
+
+def test_words_end_behind_their_last_mark(still):
+    text = "mara\u0301 is a bake\u0301r\u0302."
+    (pieces,) = still.tokenizer.pieces([text])
+    assert [text[begin:end] for begin, end in word_spans(pieces, text)] == [
+        "mara\u0301",
+        "is",
+        "a",
+        "bake\u0301r\u0302",
+        ".",
+    ]
+
+
+TUNED = [
+    ("classification", lambda m: m.classify([None]), "text 1 is None, no text"),
+    ("classification", lambda m: m.classify(["a", "b"], "cd"), "2 texts cannot pair with a single text"),
+    ("qa", lambda m: m.ask(["a", "b"], ["c"]), "2 texts cannot pair with 1"),
+    ("qa", lambda m: m.ask("a", ["b", "c"]), "no text"),
+    ("choice", lambda m: m.choose("a", []), "expected a list of texts"),
+    ("choice", lambda m: m.choose("a", "bc"), "expected a list of texts"),
+]
+
+
+@pytest.mark.parametrize(("name", "ask", "message"), TUNED)
+def test_bad_questions_to_tuned_models(name, ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(bertkit.Model(bundle_of("bert", name), device="cpu"))

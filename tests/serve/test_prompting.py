@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import bertkit
+from bertkit.asking import _words_of
 from bertkit.data.records import Record
 from bertkit.errors import ArtifactError, InputError
 from bertkit.serve.prompting import Prompt
@@ -68,3 +69,15 @@ def test_it_needs_a_masked_head(model):
     bare.network.masked = None
     with pytest.raises(ArtifactError, match="no masked-language head"):
         Prompt(bare, [PATTERN], LABELS)
+
+
+def test_a_pattern_leaves_room_for_the_text(model):
+    with pytest.raises(InputError, match="leave no room for a text"):
+        Prompt(model, ["long " * 30 + PATTERN], LABELS)
+    assert len(Prompt(model, ["{text} . {text} it was [MASK] ."], LABELS).classify(["long " * 50])) == 1
+
+
+@pytest.mark.parametrize("text", ["a=great,b", "a=great,a=poor", "=great,b=poor", "a=great,b=great"])
+def test_each_label_has_a_word_of_its_own(text):
+    with pytest.raises(InputError, match="expected another word for each label"):
+        _words_of(text)

@@ -236,3 +236,12 @@ def test_scores_rank_models_where_only_pairs_are_known(objective):
         task.score(records, compared([0.9, 0.8, 0.95, 0.9]))[task.headline]
         > task.score(records, compared([-0.9, 0.1, 0.0, -0.5]))[task.headline]
     )
+
+
+def test_numbers_and_words_do_not_mix(tokenizer):
+    with pytest.raises(DataError, match="label 'n/a'; expected a number, as others have"):
+        Similarity.learn(TaskSettings(task="similarity"), records_of([0.5, "n/a"]))
+    with pytest.raises(DataError, match="label 'n/a'; expected a number, as in training"):
+        similar("cosine").units(records_of(["n/a"]), tokenizer)
+    with pytest.raises(DataError, match="was not seen in training"):
+        similar("classes", ("no", "yes")).gold(records_of([None]))

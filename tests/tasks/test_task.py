@@ -239,3 +239,13 @@ def test_a_model_says_what_it_cannot_do(tokenizer, config, tmp_path):
 
 def test_the_readers_know_the_same_tasks():
     assert set(readers.TASKS) == set(TASKS)
+
+
+def test_numbers_far_from_nought_are_learned_from_their_mean(tokenizer):
+    records = [Record("the cat", label=250_000.0), Record("the dog", label=150_000.0)]
+    task = TASKS["regression"](TASKS["regression"].learn(TaskSettings(task="regression"), records))
+    targets = [unit[0].targets for unit in task.units(records, tokenizer)]
+    np.testing.assert_allclose(np.ravel(targets), [1, -1], atol=1e-6)
+    assert [task.answer(np.array([target])) for target in (1.0, -1.0)] == [250_000, 150_000]
+    near = TASKS["regression"].learn(TaskSettings(task="regression"), [Record("the cat", label=5.0)])
+    assert (near.center, near.scale) == (0, 1)

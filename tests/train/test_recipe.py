@@ -77,6 +77,14 @@ BAD = {
     "generator=1.5": "generator is 1.5; expected its width over the model's",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
+    "steps=1e400": "steps is '1e400'; expected int",
+    "optimizer.lr=nan": "lr is 'nan'; expected float",
+    "optimizer.lr=-1": "at least 0, clip above 0",
+    "clip=0": "at least 0, clip above 0",
+    "beta2=1": "up to, not including, 1",
+    "warmup=2": "expected shares of the run",
+    "patience=-1": "patience is -1",
+    "seed=-1": "a seed below 2",
     "precision=fp4": "expected one of fp32, bf16, fp8",
 }
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertkit import __version__
-from bertkit.atomic import new_folder
+from bertkit.atomic import new_folder, read_json
 from bertkit.bundle import families, google
 from bertkit.bundle.folder import Bundle, read_facts
 from bertkit.bundle.hub import find_model
@@ -42,6 +42,9 @@ def load_bundle(name: Path | str) -> Bundle:
     try:
         state, left_over = families.from_hugging_face(tensors, family, config.layers, _head(task))
         state |= _read_safetensors(head) if (head := path / "head.safetensors").is_file() else {}
+        if family.name in ("roberta", "longformer") and config.segments > 1 and facts.read_tokenizer().kind == "bpe":
+            segments = "encoder.embeddings.segments.weight"  # of which their tokenizer tells none but the first
+            config, state[segments] = config.with_(segments=1), state[segments][:1]
         network = _build(config, state, family, task)
     except ArtifactError as error:
         raise ArtifactError(f"{weights}: {error}") from error
@@ -57,7 +60,7 @@ def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> No
     state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
     spelled = families.to_hugging_face(state, bundle.family, network.encoder.config.layers, _head(task))
     tensors, rest = map(_halved, spelled) if half else spelled
-    with new_folder(folder, marker="config.json") as aside:
+    with new_folder(folder, marker="bertkit.json") as aside:
         save_file(tensors, aside / "model.safetensors", metadata={"format": "pt"})
         if rest:
             save_file(rest, aside / "head.safetensors")
@@ -121,6 +124,9 @@ def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
     for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_bin)):
         if (file := path / name).is_file():
             return file, read(file)
+    if shards := read_json(index := path / "model.safetensors.index.json", ArtifactError):
+        files = sorted({str(name) for name in shards.get("weight_map", {}).values()})
+        return index, {name: tensor for file in files for name, tensor in _read_safetensors(path / file).items()}
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, {name: torch.from_numpy(array) for name, array in google.read_checkpoint(checkpoint).items()}
     if (path / "model.onnx").is_file():
@@ -141,12 +147,16 @@ def _read_bin(file: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds, from RuntimeError to UnpicklingError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        said = f"{file}: cannot be read as weights alone ({reason}); fetch it again, or get safetensors"
-        raise ArtifactError(said) from error
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ArtifactError(f"{file}: expected a table of tensors; get model.safetensors instead")
+        said = "damaged, or holds more than tensors, which is never loaded"
+        raise ArtifactError(f"{file}: {said} ({type(error).__name__}); fetch it again, or get safetensors") from error
+    if not isinstance(content, dict) or not all(isinstance(n, str) and _dense(t) for n, t in content.items()):
+        raise ArtifactError(f"{file}: expected a table of plain tensors by their names; get model.safetensors instead")
     return content
+
+
+def _dense(value: Any) -> bool:
+    strided = isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+    return strided and not value.is_quantized and not value.is_complex()
 
 
 def _build(config: Config, state: dict[str, Tensor], family: families.Family, task: Task | None) -> Any:

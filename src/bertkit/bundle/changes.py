@@ -56,6 +56,8 @@ def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
         found = f"{bundle.family.name}{', fine-tuned' if bundle.task else ''}"
         raise InputError(f"this model ({found}) cannot be lengthened; expected BERT or RoBERTa before fine-tuning")
     old, first = bundle.network.encoder.config, bundle.tokenizer.pad + 1
+    if bundle.network.masked is not None and (old.masked or old.activation) != "gelu":
+        raise InputError(f"this model's masked head is by {old.masked or old.activation}; a Longformer's is by gelu")
     config = old.with_(positions=positions, window=window, first_position=first, global_tokens="none")
     network = Pretraining(config, masked=bundle.network.masked is not None, next_sentence=False)
     state = {name: tensor for name, tensor in bundle.network.state_dict().items() if not name.startswith("next.")}

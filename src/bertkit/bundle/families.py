@@ -133,6 +133,8 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
 def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | None:
     """The task of a fine-tuned model that transformers saved; None for any other."""
     names = settings.get("architectures") or [""]
+    if not isinstance(names, list):
+        raise ConfigError(f"architectures is {names!r}; expected a list")
     tasks = [task for task, head in family.heads.items() if head.name == names[0]]
     if not tasks:
         return None
@@ -140,6 +142,8 @@ def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | Non
     ordered = tuple(str(labels[key]) for key in sorted(labels, key=int))
     told = [task for task in tasks if PROBLEMS.get(task) == settings.get("problem_type")]
     task = told[0] if told else "regression" if tasks[0] == "classification" and len(ordered) == 1 else tasks[0]
+    if task == "regression" and len(ordered) != 1:
+        raise ConfigError(f"problem_type is regression with {len(ordered)} labels, which is not supported; expected one")
     return TaskSettings(task=task, labels=() if task in ("qa", "choice") else ordered)
 
 

@@ -79,7 +79,10 @@ def read_facts(path: Path) -> Facts:
         task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
-    return Facts(file.parent, config, family, task, own.get("provenance") or {})
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise ConfigError(f"{file}, or a file beside it: a setting is of another kind than expected ({error!r})") from error
+    provenance = own.get("provenance")
+    return Facts(file.parent, config, family, task, provenance if isinstance(provenance, dict) else {})
 
 
 def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
@@ -88,6 +91,9 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
         known = {f.name for f in fields(TaskSettings)}
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
         theirs = TaskSettings(**values)
+        for name, usual in vars(TaskSettings()).items():
+            if usual is not None and not isinstance(getattr(theirs, name), (type(usual), int)):
+                raise ConfigError(f"{name} is {getattr(theirs, name)!r}; expected {type(usual).__name__}")
     if theirs is None:
         return None
     check_choice("the task of bertkit.json", theirs.task, TASKS, ConfigError)

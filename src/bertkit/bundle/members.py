@@ -150,6 +150,7 @@ def _write_electra(settings: Settings) -> Settings:
 ELECTRA = Family(
     name="electra",
     keys=KEYS | {"embedding": "embedding_size"},
+    refused=PLAIN | dict(summary_type=("first",), summary_use_proj=(True,), summary_activation=("gelu",)),
     constants={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu", "summary_last_dropout": 0.1},
     names=_body("electra") | pair("encoder.embeddings.widen", "electra.embeddings_project"),
     pretraining=_masked("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias")
@@ -167,7 +168,7 @@ DEBERTA = Family(
     keys=KEYS | {"buckets": "position_buckets"},
     needed=("position_buckets",),
     refused=dict(position_biased_input=(False,), conv_kernel_size=(0, None), max_relative_positions=(-1, 0, None))
-    | dict(embedding_size=(None,), legacy=(True,)),
+    | dict(embedding_size=(None,), legacy=(True,), pooler_hidden_act=("gelu",)),
     required=dict(relative_attention=(True,), share_att_key=(True,), norm_rel_ebd=("layer_norm",))
     | dict(pos_att_type=(["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c")),
     constants=dict(position_biased_input=False, max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
@@ -213,6 +214,8 @@ def _read_modern(settings: Settings) -> Settings:
     if kinds and whole != [*range(0, len(kinds), every)]:
         raise ConfigError(f"layer_types is {kinds}; expected every n-th layer, from the first on, to be full_attention")
     bases = settings.get("rope_parameters") or {}
+    if any(told.get("rope_type", "default") != "default" for told in bases.values()):
+        raise ConfigError(f"rope_parameters is {bases}; expected rope_type default")
     old = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
     usual = {kind: settings.get(key) or default for kind, (key, default) in old.items()}
     full, near = (float(bases.get(kind, {}).get("rope_theta", base)) for kind, base in usual.items())

@@ -78,7 +78,8 @@ def read_records(
             name = row.get(table.columns.id)  # SQuAD's files have a single line
             table.complain(f"{wrong}{f' (id {_show(name)})' if name else ''}", line)
     if not table.records:
-        raise DataError(f"no usable rows, {table.skipped:,} skipped. {' '.join(table.complaints[:1])}".strip(), path)
+        left_out = f" {table.skipped:,} were skipped. {table.complaints[0]}" if table.skipped else ""
+        raise DataError(f"no usable rows; expected one at least.{left_out}", path)
     return table
 
 
@@ -137,6 +138,8 @@ class Table:
         options = row.get(self.columns.pair)
         options = _endings(row) if isinstance(options, str) else _list(options, "options")
         value = self._label(row)
+        if not options:
+            raise BadRow(f'no options in "{self.columns.pair}"; expected a list, or columns ending0, ending1 …')
         if value is not None and str(value) not in map(str, range(len(options))):
             raise BadRow(f'label "{_show(value)}"; expected the number of an option, 0 to {len(options) - 1}')
         texts = tuple(_text(option, "options") for option in options)
@@ -168,7 +171,7 @@ class Table:
         return self._class(value)
 
     def _class(self, value: Any) -> str:
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, str | int | float) or value != value:
             raise BadRow(f'"{self.columns.label}" holds {_kind(value)}; expected a class')
         name = _text(str(value).lower() if isinstance(value, bool) else str(value).strip(), "label")
         if self.classes and name not in self.classes:
@@ -188,7 +191,8 @@ def find_columns(table: Table, found: list[str]) -> Columns:
         free = (other for other in usual.split() if other in found and other not in chosen.values() and not alone)
         chosen[flag] = name if name in found else next(free, None)
         if needed.get(flag) and not chosen[flag]:
-            raise DataError(f"no usual {flag} column; found {_names(found)}; name yours with --{flag}", table.path)
+            cut = " (cells are cut at commas)" if len(found) == 1 and table.path.suffix.lower() == ".csv" else ""
+            raise DataError(f"no usual {flag} column; found {_names(found)}{cut}; name yours with --{flag}", table.path)
     return replace(table.columns, **chosen)
 
 
@@ -358,7 +362,7 @@ def _list(value: Any, name: str) -> list[Any]:
 
 
 def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
+    return "nothing" if value is None or value != value else type(value).__name__
 
 
 def _number(value: Any) -> float | None:

@@ -24,7 +24,7 @@ from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data.engines import ENGINES
 from bertkit.data.readers import BadRow, Columns, Named, Row, Table, find_columns, open_text, read_rows
-from bertkit.data.records import Choice, Words, texts
+from bertkit.data.records import Words, texts
 from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
 from bertkit.serve.predictor import Model, Spans, plain, word_spans
@@ -93,11 +93,16 @@ class Format:
             cells = [row | {name: self._cell(name, row[name]) for name in self.added} for row in rows]
             arrow.parquet.write_table(arrow.Table.from_pylist(cells, self.schema), written)
             return written.getvalue()
-        stream, names = io.StringIO(), [*self.names, *self.added]
+        names = [*self.names, *self.added]
+        lines = [names] * first + [[self._cell(name, row[name]) for name in names] for row in rows]
+        return "".join(map(self._line, lines)).encode("utf-8", "surrogateescape")
+
+    def _line(self, cells: list[Any]) -> str:
+        """Ends in a newline alone, but cells with a carriage return are quoted all the same."""
+        stream = io.StringIO()
         dialect: Any = {} if self.ending == ".csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
-        writer = csv.writer(stream, lineterminator="\n", **dialect)
-        writer.writerows([names] * first + [[self._cell(name, row[name]) for name in names] for row in rows])
-        return stream.getvalue().encode("utf-8", "surrogateescape")
+        csv.writer(stream, **dialect).writerow(cells)
+        return stream.getvalue().removesuffix("\r\n") + "\n"
 
     def _cell(self, name: str, value: Any) -> Any:
         """A list or dict as JSON, unless Parquet has a column of lists for it."""
@@ -138,10 +143,9 @@ class Answerer:
         if self.task == "tagging" and isinstance(row.get(table.columns.text), list):
             table, row = replace(table, task="tagging"), row | {"document": document if type(document) is int else -line}
         try:
-            record = table.record(row, f"{table.path}:{line}")
-            if isinstance(record, Choice) and not record.options:
-                raise BadRow(f'no options in "{table.columns.pair}"; expected a list, or columns ending0, ending1 …')
-            return record
+            if clash := [name for name in self.form.added if name in row]:
+                raise BadRow(f'the column "{clash[0]}" is there already; rename it')
+            return table.record(row, f"{table.path}:{line}")
         except BadRow as wrong:
             return wrong
 
@@ -201,7 +205,10 @@ def predict_file(
 
 def _check(data: Path, out: Path, bad: str, engine: str, workers: int) -> None:
     if data.suffix.lower() not in FORMATS or not data.is_file():
-        raise DataError(f"expected a file that ends in {', '.join(FORMATS)}", data)
+        lacks = "" if data.is_file() else "no such file; "
+        raise DataError(f"{lacks}expected a file that ends in {', '.join(FORMATS)}", data)
+    if out.is_dir() or out.resolve() == data.resolve():
+        raise InputError(f"{out} is {'a folder' if out.is_dir() else 'the input'}; expected a file to write")
     if out.suffix.lower() != data.suffix.lower():
         raise InputError(f"{out}: expected a name that ends in {data.suffix}, the input's format")
     if engine not in ENGINES or bad not in ("stop", "skip") or workers < 1:
@@ -230,6 +237,9 @@ def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool)
     added = [PREFIX + name for name in (*NAMES[task].split(), *(f"probability_{label}" for label in labels))]
     if clash := [name for name in added if name in first]:
         raise DataError(f'the column "{clash[0]}" is there already; rename it', data)
+    told = bundle.task.settings.labels if bundle.task and data.suffix.lower() == ".tsv" else ()
+    if uncut := [label for label in told if set(label) & set("\t\r\n")]:
+        raise InputError(f"the label {uncut[0]!r} does not fit into a cell of a .tsv; give the rows as .csv")
     return source, Format(data.suffix.lower(), list(first), added, _schema(data, added))
 
 
@@ -271,7 +281,7 @@ def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
 def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int:
     """How many parts are there already; those of another run are refused, or removed if so wished."""
     told = parts / "settings.json"
-    if fresh or not told.exists():
+    if fresh or not any(parts.glob("*.part")):
         if out.exists() and not fresh:
             raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
         shutil.rmtree(parts, ignore_errors=True)

@@ -99,6 +99,7 @@ class Embeddings(BaseModel):
     model: str | None = None
     input: str | Annotated[list[str], Field(min_length=1)] = Field(examples=["She kneads the dough."])
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, description="The model's own, if it is said at all.")
 
 
 class Answers(BaseModel, Generic[Named]):
@@ -151,6 +152,8 @@ async def _refuse(request: Request, error: Any) -> Response:
         return refusal(429 if isinstance(error, QueueFull) else 503, str(error), **{"Retry-After": "1"})
     if isinstance(error, RequestValidationError):
         details = [{name: one[name] for name in ("loc", "msg", "type")} for one in error.errors()]
+        if details[0]["type"] == "json_invalid":
+            return refusal(400)
     else:
         fields, word = request.state.fields, str(error).split()[0]  # the model first, then what the route reads
         details = [{"loc": ["body", word if word in fields else fields[1]], "msg": str(error), "type": "input"}]
@@ -236,6 +239,8 @@ async def embeddings(asked: Embeddings, request: Request) -> EmbeddingList:
     texts = [asked.input] if isinstance(asked.input, str) else asked.input
     found = await _answer(request, asked, "embed", texts)
     vectors = found["answers"]
+    if asked.dimensions not in (None, len(vectors[0])):
+        raise InputError(f"dimensions is {asked.dimensions}; this model's vectors have {len(vectors[0])}")
     if asked.encoding_format == "base64":
         vectors = [base64.b64encode(np.array(vector, "<f4").tobytes()).decode() for vector in vectors]
     data = [{"index": index, "embedding": vector} for index, vector in enumerate(vectors)]
@@ -337,9 +342,11 @@ class _Server(uvicorn.Server):
 def run(app: FastAPI, host: str, port: int) -> None:
     """Serves until a signal comes."""
     desk: Desk = app.state.desk
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
+    if not host:
+        raise InputError("host is empty; expected an address, such as 127.0.0.1, or 0.0.0.0 for everybody's requests")
     with socket.create_server((host, port), family=family, backlog=2048) as door:
-        log(event="ready", url=f"http://{host}:{door.getsockname()[1]}", models=list(desk.batchers))
+        log(event="ready", url=f"http://{shown}:{door.getsockname()[1]}", models=list(desk.batchers))
         patience = int(desk.limits.timeout) + 1
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=patience)
         _Server(config).run([door])

@@ -6,6 +6,7 @@ depends on what else was in its batch.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -167,9 +168,9 @@ class Model:
         """A label, labels or a number for each text, or for each pair of texts."""
         if isinstance(texts, str):
             return self.classify([texts], None if pairs is None else [pairs])[0]
-        if pairs is not None and len(pairs) != len(texts):
-            raise InputError(f"{len(texts)} texts cannot pair with {len(pairs)}; give one partner to each")
-        records = [Record(text, pair) for text, pair in zip(texts, pairs or [None] * len(texts), strict=True)]
+        pairs = [None] * len(texts) if pairs is None else pairs
+        _check_pairs(texts, pairs)
+        records = [Record(text, pair) for text, pair in zip(texts, pairs, strict=True)]
         return self.answer(records, *JUDGED)
 
     @overload
@@ -198,10 +199,13 @@ class Model:
         """The part of the context that answers the question; "" where the model says that there is none."""
         if isinstance(question, str):
             return self.ask([question], [context])[0]
+        _check_pairs(question, context)
         return self.answer([Question(*both) for both in zip(question, context, strict=True)], "qa")
 
     def choose(self, prompt: str, options: Sequence[str]) -> Chosen:
         """Which of the options goes with the prompt."""
+        if isinstance(options, str) or not len(options):
+            raise InputError(f"the options are {options!r}; expected a list of texts")
         return self.answer([Choice(prompt, tuple(options))], "choice")[0]
 
     def answer(self, records: Sequence[Any], *tasks: str) -> list[Any]:
@@ -263,7 +267,8 @@ class Model:
         """Encodes and checks; what is too long is refused, or cut if so wished."""
         if isinstance(texts, str):
             raise InputError("expected a list of texts, found one string; put it into a list")
-        limit = self.config.positions if truncate else None
+        tuned = self.bundle.task.settings.max_length if self.bundle.task and pairs is None else self.config.positions
+        limit = min(tuned, self.config.positions) if truncate else None
         encodings = self.tokenizer.encode_batch(list(texts), pairs, max_length=limit, read_mask=read_mask)
         specials = 2 if pairs is None else 3
         for index, encoding in enumerate(encodings):
@@ -326,8 +331,17 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
     begins = np.flatnonzero(pieces.starts)
     if not len(begins):
         raise InputError(f"nothing to read in {short(text)!r}; expected at least one word")
-    ends = np.append(begins[1:], len(pieces)) - 1
-    return list(zip(pieces.offsets[begins, 0].tolist(), pieces.offsets[ends, 1].tolist(), strict=True))
+    ends = pieces.offsets[np.append(begins[1:], len(pieces)) - 1, 1].tolist()
+    ends = [
+        next(at for at in range(end, len(text) + 1) if not unicodedata.combining(text[at : at + 1] or " ")) for end in ends
+    ]
+    return list(zip(pieces.offsets[begins, 0].tolist(), ends, strict=True))
+
+
+def _check_pairs(first: Sequence[Any], second: Any) -> None:
+    if isinstance(second, str) or len(first) != len(second):
+        found = "a single text" if isinstance(second, str) else len(second)
+        raise InputError(f"{len(first)} texts cannot pair with {found}; give one partner to each")
 
 
 def _entities(text: str, words: Spans, answer: Tagged) -> list[Entity]:

@@ -47,10 +47,14 @@ class Prompt:
 
     def _scores(self, pattern: str, texts: Sequence[str]) -> np.ndarray:
         """log-probabilities [N, labels] of the labels' words at [MASK]; what is cut is the text, not the pattern."""
-        room = self.model.config.positions - 2
         pieces = self.model.tokenizer.pieces(list(texts))
         around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])
-        ends = [None if len(p) + around <= room else p.offsets[room - around - 1, 1] for p in pieces]
+        room = (self.model.config.positions - 2 - around) // pattern.count("{text}")
+        if room < 1:
+            raise InputError(
+                f"the pattern has {around} pieces; the model's {self.model.config.positions} leave no room for a text"
+            )
+        ends = [None if len(p) <= room else p.offsets[room - 1, 1] for p in pieces]
         cut = [text[:end] for text, end in zip(texts, ends, strict=True)]
         filled = [pattern.replace("{text}", text.replace("[MASK]", "mask")) for text in cut]
         encodings = self.model.encode_texts(filled, truncate=False, read_mask=True)

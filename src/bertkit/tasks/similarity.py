@@ -32,6 +32,9 @@ class Similarity(Task):
     def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
         """The objective that the records ask for: numbers → cosine, classes → classes, triplets or nothing → negatives."""
         labels = {record.label for record in records}
+        words = [record for record in records if isinstance(record.label, str)]
+        if words and any(isinstance(label, float | int) for label in labels):
+            raise DataError(f"label {words[0].label!r}; expected a number, as others have", words[0].place)
         numbers = all(isinstance(label, float | int) for label in labels)
         objective = settings.objective or ("cosine" if numbers else "negatives" if labels == {None} else "classes")
         check_choice("objective", objective, OBJECTIVES)
@@ -69,12 +72,16 @@ class Similarity(Task):
 
     def _target(self, record: Record) -> np.ndarray:
         """[1], no number where nothing is known; pairs and triplets without labels need none."""
-        value: Any = np.nan if record.label is None else record.label
-        if self.finds:
-            value = 1.0
-        elif self.settings.objective == "classes" and record.label is not None:
-            value = number_of(str(record.label), self.settings.labels, record)
+        value = 1.0 if self.finds else np.nan if record.label is None else self._number(record)
         return np.array([value / self.settings.scale], np.float32)
+
+    def _number(self, record: Record) -> float:
+        """The label itself; of classes, how high it stands in the order of labels."""
+        if self.settings.objective == "classes":
+            return float(number_of(str(record.label), self.settings.labels, record))
+        if not isinstance(record.label, float | int):
+            raise DataError(f"label {record.label!r}; expected a number, as in training", record.place)
+        return float(record.label)
 
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         first, second, *third = (unit(np.stack([text[0] for text in side])) for side in zip(*logits, strict=True))
@@ -90,12 +97,8 @@ class Similarity(Task):
         return [Compared(float(a), float(a - b)) for a, b in zip(own, others, strict=True)]
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
-        """Similarities as given; of classes, how high a class stands in the order of labels; else that partners belong."""
-        if self.finds:
-            return [1.0] * len(records)
-        if self.settings.objective == "classes":
-            return [float(self.settings.labels.index(str(record.label))) for record in records]
-        return [1.0 if record.label is None else float(record.label) for record in records]  # type: ignore[arg-type]
+        """Similarities as given, or by their classes; else that partners belong."""
+        return [1.0 if self.finds else self._number(record) for record in records]
 
     def value(self, answer: Any) -> Any:
         return float(answer.margin > 0) if self.finds else answer.similarity

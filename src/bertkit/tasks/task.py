@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.data.records import AnyRecord
 from bertkit.data.windows import Input, Layout
-from bertkit.errors import DataError, InputError, check_choice
+from bertkit.errors import DataError, InputError, check_choice, short
 from bertkit.tasks.metrics import METRICS
 from bertkit.text.tokenizer import Tokenizer
 
@@ -34,7 +34,8 @@ class TaskSettings:
     pooling: str = "mean"  # similarity: mean, cls or max
     normalize: bool = False  # similarity: vectors have the length 1
     objective: str = ""  # similarity: cosine, classes, triplet or negatives
-    scale: float = 1.0  # similarity: what labels are divided by
+    center: float = 0.0  # regression: the number that 0 stands for
+    scale: float = 1.0  # similarity and regression: what labels are divided by
     metrics: tuple[str, ...] = ()  # the headline first; () for the task's own
     features: tuple[int, ...] = ()  # the encoder stays frozen, and its states of these layers are what the head reads
     mix: str = "concat"  # of these layers: concat, or weighted for a learned sum
@@ -43,6 +44,12 @@ class TaskSettings:
     def __post_init__(self) -> None:
         for name, known in (("pooling", ("mean", "cls", "max")), ("mix", ("concat", "weighted"))):
             check_choice(name, getattr(self, name), known)
+        for metric in self.metrics:
+            check_choice("metrics", metric, METRICS)
+        if min(self.stride, self.question_length, self.lstm) < 0 or min(self.max_length, self.answer_length) < 1:
+            raise InputError("lengths, stride and lstm must not be negative, max_length and answer_length at least 1")
+        if not (self.temperature > 0 and self.scale > 0):
+            raise InputError(f"temperature is {self.temperature}, scale {self.scale}; expected both above 0")
 
 
 class Task(ABC):
@@ -116,5 +123,7 @@ def number_of(label: Any, labels: Sequence[str], record: AnyRecord) -> int:
 
 def check_texts(records: Sequence[Any], *names: str) -> None:
     for number, record in enumerate(records, start=1):
-        if not all(getattr(record, name).strip() for name in names):
-            raise InputError(f"{record.place or f'text {number}'} is empty; expected something to read")
+        for value in (getattr(record, name) for name in names):
+            if not isinstance(value, str) or not value.strip():
+                found = "is empty" if isinstance(value, str) else f"is {short(repr(value))}, no text"
+                raise InputError(f"{record.place or f'text {number}'} {found}; expected something to read")

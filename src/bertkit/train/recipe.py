@@ -31,6 +31,10 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         check_choice("optimizer.kind", self.kind, ("adamw", "muon"))
+        if min(self.lr, self.muon_lr, self.epsilon, self.weight_decay) < 0 or self.clip <= 0:
+            raise InputError("lr, muon_lr, epsilon and weight_decay must be at least 0, clip above 0")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise InputError(f"beta1 is {self.beta1}, beta2 {self.beta2}; expected both from 0 up to, not including, 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +47,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_choice("schedule.kind", self.kind, SCHEDULES)
+        if not (0 <= self.warmup <= 1 and 0 < self.cooldown <= 1):
+            raise InputError(f"warmup is {self.warmup}, cooldown {self.cooldown}; expected shares of the run")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +85,8 @@ class Training:
         check_choice("precision", self.precision, self.precisions)
         if min(self.steps, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
             raise InputError("steps, keep and the intervals log_every … checkpoint_every must be at least 1")
+        if self.patience < 0 or not 0 <= self.seed < 2**63:
+            raise InputError(f"patience is {self.patience}, seed {self.seed}; expected at least 0, and a seed below 2^63")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +223,9 @@ def _parse(text: str, kind: Any, name: str) -> Any:
         return None if text.lower() == "none" else _parse(text, inner[0], name)
     try:
         if kind is not bool:
-            return kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
-    except ValueError:
+            value = kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
+            if not isinstance(value, float) or math.isfinite(value):
+                return value
+    except (ValueError, OverflowError):
         pass
     raise InputError(f"{name} is {text!r}; expected {kind.__name__}")
