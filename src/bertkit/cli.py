@@ -95,7 +95,7 @@ def pretrain(
     init: Annotated[str | None, Option(help="Go on from this model instead of random weights.")] = None,
     budget: Annotated[str | None, Option(help="Stop after a time, such as 90s, 20m or 1.5h.")] = None,
     settings: console.Settings = None,
-    workers: Annotated[int | None, Option(help="Processes that prepare batches ahead.")] = None,
+    workers: Annotated[int | None, Option(min=0, help="Processes that prepare batches ahead.")] = None,
     fork: console.Fork = False,
     shard: Annotated[bool, Option("--shard", help="Under torchrun: cut the model over the processes (FSDP2).")] = False,
     seed: Annotated[int | None, Option(help="The number all randomness comes from.")] = None,
@@ -111,7 +111,7 @@ def pretrain(
     last: dict[str, Any] = next((row for row in reversed(read_metrics(out)) if "held_out_loss" in row), {})
     yield {"model": str(made), **last}
     held = {name.replace("_", " "): value for name, value in last.items() if name.startswith("held")}
-    yield f"{made}: " + ", ".join(f"{name} {value:.4g}" for name, value in held.items())
+    yield f"{made}: " + (", ".join(f"{name} {value:.4g}" for name, value in held.items()) or "nothing was held out")
 
 
 @verb("bertkit finetune classification --train reviews.csv --text review --label stars --out run")
@@ -273,17 +273,19 @@ def main() -> None:
     """Runs the command line: an error of ours is one line and exit code 2; --debug shows its traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="bertkit", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        code = _complain("interrupted", 130)
+        code = 130
     except Exception as error:
         usage = getattr(error, "format_message", None)  # what the parser raises, under a name that changes
         if debug or not (usage or isinstance(error, BertkitError | OSError)):
             raise
         named = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         code = _complain(usage() if usage else named, 2)
-    sys.exit(code or 0)
+    sys.exit(_complain("interrupted", 130) if code == 130 else code or 0)
 
 
 def _complain(message: str, code: int) -> int:

@@ -48,7 +48,7 @@ def learn_vocabulary(
     """Learns a vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`."""
     if not corpus:
         raise InputError("no corpus given; expected at least one file or folder")
-    documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
+    documents = Corpus(corpus, bad=bad, max_line=MAX_LINE if max_line is None else max_line)
     learned = vocabulary.learn_vocabulary(documents, size, kind=kind, cased=cased)
     learned.tokenizer.save(out)
     return learned
@@ -68,7 +68,7 @@ def prepare(
 ) -> Store:
     """Turns a corpus into a token store; run again, it goes on where it stopped."""
     pieces = Tokenizer.load(find_model(tokenizer))
-    documents = Corpus(corpus, bad=bad, max_line=max_line or MAX_LINE)
+    documents = Corpus(corpus, bad=bad, max_line=MAX_LINE if max_line is None else max_line)
     return prepare_store(
         documents, pieces, Path(out), workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate
     )
@@ -100,7 +100,11 @@ def pretrain(
     from bertkit.train.run import parse_budget, rows_of
 
     opened, run = Store(store), Path(out)
-    chosen = change(find_recipe(recipe) if isinstance(recipe, str) else recipe, list(settings))
+    named = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    chosen = change(named, list(settings))
+    kept = {name: getattr(named.config, name) for name in ("dropout", "attention_dropout")}
+    if init is not None and teacher is None and chosen.config.with_(**kept) != named.config:
+        raise InputError("a model that goes on keeps its shape; expected no settings of config beside --init but dropout")
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
@@ -179,7 +183,7 @@ def check_data(
 ) -> dict[str, Any]:
     """What there is to know of a task's files before training; pieces are counted by a model's tokenizer, or in words."""
     names = [Path(file).name for file in files]
-    names = names if len(set(names)) == len(names) else list(map(str, files))
+    names = names if len(set(names)) == len(names) else [f"{number}: {file}" for number, file in enumerate(files, 1)]
     tables = {name: read_records(file, task, columns, bad="skip") for name, file in zip(names, files, strict=True)}
     return check.check_data(tables, Tokenizer.load(find_model(model)) if model else None, max_length)
 

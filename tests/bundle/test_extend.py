@@ -1,7 +1,10 @@
+import pytest
 import torch
+from support.stores import made_up_store
 
 import bertkit
 from bertkit.bundle.changes import extend_vocabulary
+from bertkit.errors import InputError
 from bertkit.tasks.pretraining import Pretraining
 
 
@@ -27,3 +30,10 @@ def test_heads_that_are_missing_stay_new(model, tokenizer):
     extend_vocabulary(network, tokenizer, model.bundle)
     assert torch.equal(network.masked.dense.weight, before)
     assert torch.equal(network.next.output.weight, model.network.next.output.weight)
+
+
+def test_a_model_that_goes_on_keeps_its_shape(model, tmp_path):
+    store = made_up_store(tmp_path / "s", 50)
+    with pytest.raises(InputError, match="keeps its shape"):
+        bertkit.pretrain(store.path, tmp_path / "r", recipe="demo", init=model.bundle, settings=["layers=6"])
+    assert not (tmp_path / "r").exists()

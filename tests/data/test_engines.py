@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -116,3 +117,18 @@ def test_what_goes_wrong_ahead_is_told(threads):
 def test_two_threads_use_two_units_at_once():
     meet = threading.Barrier(2, timeout=30)
     assert len(list(ahead(str, lambda text: meet.wait(), range(MANY), texts=MANY, threads=2))) == MANY
+
+
+def hears(unit):
+    return signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+
+
+def test_processes_leave_ctrl_c_to_the_one_that_made_them():
+    before = signal.getsignal(signal.SIGINT)
+    with ENGINES["local"](make_hearer, 2) as run:
+        assert list(run(range(4))) == [False] * 4
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def make_hearer():
+    return hears

@@ -129,3 +129,12 @@ def test_shapes_are_the_same_for_every_row(store):
 def test_a_row_must_hold_an_example(store):
     with pytest.raises(DataError, match="a row of 64 tokens is shorter"):
         source(store, tokens=64)
+
+
+def test_a_cursor_behind_an_epoch_s_end_goes_on_with_the_next(store):
+    """A fork may have shorter epochs than the run it comes from."""
+    it = source(store)
+    beyond, behind = it.next_row(len(it.plan(0)) + 7)
+    expected, cursor = it.next_row(EPOCH)
+    assert (beyond.epoch, behind) == (1, cursor)
+    assert beyond.numbers.tolist() == expected.numbers.tolist()

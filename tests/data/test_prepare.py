@@ -128,6 +128,8 @@ def test_a_finished_store_is_left_alone_and_others_are_refused(corpus, tokenizer
     assert fingerprint(tmp_path / "s") == before
     with pytest.raises(DataError, match=r"other settings \(cleaning differ\)"):
         prepare_store(corpus, tokenizer, tmp_path / "s", min_words=5)
+    with pytest.raises(DataError, match=r"other settings \(max_line differ\)"):
+        prepare_store(Corpus(corpus.files, max_line=100), tokenizer, tmp_path / "s")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     with pytest.raises(DataError, match="not empty and holds no store"):

@@ -57,3 +57,10 @@ def test_manifests_are_checked(folder, tmp_path):
             Store(folder)
     with pytest.raises(DataError, match="no finished store here"):
         Store(tmp_path / "nowhere")
+
+
+def test_another_tokenizer_is_refused(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"settings": {"tokenizer": "0" * 64}}))
+    with pytest.raises(DataError, match="not the one that the store was made with"):
+        _ = Store(folder).tokenizer

@@ -124,6 +124,9 @@ def test_what_is_no_corpus_is_refused(tmp_path):
         Corpus([tmp_path / "a.pdf"])
     with pytest.raises(InputError, match="stop"):
         Corpus([tmp_path], bad="ignore")
+    for wrong in (dict(paths="a.txt"), dict(paths=[], max_line=0)):
+        with pytest.raises(InputError, match="expected a list of paths, and 1 at least"):
+            Corpus(**wrong)
 
 
 def test_parquet_faults_are_named(tmp_path):

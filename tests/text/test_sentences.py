@@ -21,6 +21,7 @@ CASES = [
     "第一句。|第二句！|「第三句？」|第四句",
     "In 1861. the text has a flaw",
     "Visit www.example.org today.| Thanks.",
+    "He met\u00a0Dr. May.|\u00a0Then?!|\tThey\ttalked.",
 ]
 
 
@@ -44,3 +45,9 @@ def test_nothing_is_lost_but_white_space(text):
     sentences = split_sentences(text)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(sentence == sentence.strip() != "" for sentence in sentences)
+
+
+def test_lines_without_spaces_are_no_slower():
+    """Each of these once took minutes."""
+    assert len(split_sentences("." * 1_000_000)) == 1
+    assert len(split_sentences("Ab.\tCd.\t" * 50_000)) == 100_000

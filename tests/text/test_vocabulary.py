@@ -81,6 +81,8 @@ def test_there_must_be_words_and_room(corpus, tmp_path):
     for kind in KINDS:
         with pytest.raises(InputError, match="no room beside"):
             learn_vocabulary(corpus, 20, kind=kind)
+    with pytest.raises(InputError, match="expected 5,000,000 at most"):
+        learn_vocabulary(corpus, 10**12)
     (tmp_path / "a.txt").write_text("\x01 \x02")
     with pytest.raises(InputError, match="holds no words"):
         learn_vocabulary(Corpus([tmp_path / "a.txt"]), 100)

@@ -84,6 +84,12 @@ BAD = {
     "beta2=1": "up to, not including, 1",
     "warmup=2": "expected shares of the run",
     "patience=-1": "patience is -1",
+    "budget=-3": "budget -3.0",
+    "phases=0:1": "a phase has length 0",
+    "evaluate_examples=0": "evaluate_examples must be at least 1",
+    "held_out=-1": "held_out, ramp and short from 0 to 1",
+    "family=foo": "family is 'foo'",
+    "family=modernbert": "place is learned and family modernbert, where it is rotary",
     "seed=-1": "a seed below 2",
     "precision=fp4": "expected one of fp32, bf16, fp8",
 }

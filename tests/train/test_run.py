@@ -1,7 +1,11 @@
+import json
+from dataclasses import replace
+
 import pytest
 
-from bertkit.errors import InputError
-from bertkit.train.run import parse_budget
+from bertkit.errors import InputError, TrainingError
+from bertkit.train.recipe import Recipe
+from bertkit.train.run import agreed, parse_budget
 
 
 def test_budgets():
@@ -9,3 +13,16 @@ def test_budgets():
     for bad in ("20", "m", "1h30m", "-5m", ""):
         with pytest.raises(InputError, match="such as 20m"):
             parse_budget(bad)
+    with pytest.raises(InputError, match="expected more than nothing"):
+        parse_budget("0s")
+
+
+def test_a_run_of_before_agrees_in_what_it_did_not_know_yet(tmp_path):
+    written = agreed(tmp_path / "r", Recipe(), begun={"store": "s"}, fork=False)
+    older = json.loads(written)
+    del older["recipe"]["config"]["summary_of"]
+    (tmp_path / "recipe.json").write_text(json.dumps(older))
+    assert agreed(tmp_path, Recipe(), begun={"store": "s"}, fork=False) == written
+    changed = replace(Recipe(), config=Recipe().config.with_(summary_of="mean"))
+    with pytest.raises(TrainingError, match=r"recipe\.config\.summary_of: cls → mean"):
+        agreed(tmp_path, changed, begun={"store": "s"}, fork=False)

@@ -2,12 +2,13 @@
 
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle
-from threading import Thread
+from threading import Thread, current_thread, main_thread
 from typing import Any
 
 from bertkit.errors import import_extra
@@ -26,15 +27,34 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
         worker = make()
         yield lambda units: map(worker, units)
         return
-    with processes(make, workers) as pool:
+    pool = processes(make, workers)
+    try:
         yield lambda units: _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2 * workers)
+    finally:
         pool.shutdown(cancel_futures=True)
 
 
 def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
     """Processes that each make a worker once; `work` is done by it."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
+    with _deaf():
+        for _ in range(workers):
+            pool.submit(int)  # begins a process
+    return pool
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """What is started meanwhile does not hear Ctrl-C, which goes to all processes of a terminal: who started it ends it."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -133,7 +133,8 @@ class ExampleSource:
     def next_row(self, cursor: int) -> tuple[Examples, int]:
         """The examples of the row at a cursor, and the cursor behind them. An epoch's last row may be short."""
         epoch, index = divmod(cursor, EPOCH)
-        plan = self.plan(epoch)
+        if index >= len(plan := self.plan(epoch)):  # of a fork, whose epochs are shorter
+            return self.next_row((epoch + 1) * EPOCH)
         most = min(self.shapes.sequences(self.settings.length), len(plan) - index)
         numbers = permute(np.arange(index, index + most), len(plan), self.seed, epoch)
         fitting = int(np.searchsorted(np.cumsum(plan[numbers].sizes), self.shapes.budget, side="right"))

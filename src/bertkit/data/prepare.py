@@ -23,7 +23,7 @@ from bertkit.data.engines import ENGINES
 from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
 from bertkit.errors import DataError, InputError, check_choice
 from bertkit.progress import bar
-from bertkit.text.corpus import Corpus, Document
+from bertkit.text.corpus import MAX_LINE, Corpus, Document
 from bertkit.text.memo import CorpusEncoder
 from bertkit.text.sentences import split_sentences
 from bertkit.text.tokenizer import Tokenizer
@@ -117,7 +117,7 @@ def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: dict[str, int], sh
         "tokenizer": hashlib.sha256(tokenizer.content.encode()).hexdigest(),
         "cleaning": cleaning,
         "shard_tokens": shard_tokens,
-    }
+    } | ({} if corpus.max_line == MAX_LINE else {"max_line": corpus.max_line})
 
 
 def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progress | None:
@@ -133,7 +133,8 @@ def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progres
         (out / "tokenizer").mkdir(exist_ok=True)
         tokenizer.write_files(out / "tokenizer")
         return progress
-    if differing := [name for name in settings if content["settings"][name] != settings[name]]:
+    before = content["settings"]
+    if differing := [name for name in before | settings if before.get(name) != settings.get(name)]:
         raise DataError(f"made with other settings ({', '.join(differing)} differ); remove it, or give another --out", found)
     if found == finished:
         return None

@@ -9,6 +9,7 @@
 A document lies in one shard. Places are counted through all shards, in tokens.
 """
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -72,7 +73,11 @@ class Store:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(self.path / "tokenizer")
+        found = Tokenizer.load(self.path / "tokenizer")
+        known = self.manifest["settings"].get("tokenizer")
+        if known and known != hashlib.sha256(found.content.encode()).hexdigest():
+            raise DataError("the tokenizer is not the one that the store was made with; prepare it again", self.path)
+        return found
 
     @cached_property
     def begins(self) -> np.ndarray:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from bertkit.errors import DataError, check_choice, import_extra
+from bertkit.errors import DataError, InputError, check_choice, import_extra
 from bertkit.progress import bar
 
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
@@ -38,6 +38,8 @@ class Corpus:
 
     def __init__(self, paths: Iterable[Path | str], *, bad: str = "stop", max_line: int = MAX_LINE):
         check_choice("bad", bad, ("stop", "skip"))
+        if isinstance(paths, str | Path) or max_line < 1:
+            raise InputError(f"a corpus of {paths!r}, lines of {max_line} at most; expected a list of paths, and 1 at least")
         self.files = [file for path in paths for file in _files(Path(path))]
         self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for progress
         self.bad, self.max_line = bad, max_line

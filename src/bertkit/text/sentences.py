@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 # A terminator with what closes after it, then white space and what may open a sentence; or a terminator of CJK text.
-_CANDIDATE = re.compile(r"""[.!?…]+["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*""")
+_CANDIDATE = re.compile(r"""(?<![.!?…])[.!?…]+["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*""")
 # Never the end: a name or number follows.
 _TITLES = frozenset(
     "mr mrs ms messrs mme mlle dr prof rev fr hon st ste sr sra gen col lt maj capt cpt cmdr adm sgt cpl pvt gov sen rep "
@@ -25,6 +25,7 @@ _STARTERS = frozenset(
     "later many most no not of on one our she since so some such that the their then there these they this those though to "
     "under until we what when where while who why with you your".split()
 )
+_LONGEST = 64  # characters of a word that is looked at
 _NEXT_WORD = re.compile(r"\W*(\w+)")
 
 
@@ -46,7 +47,8 @@ def sentence_ends(line: str) -> Iterator[int]:
 
 def _ends_with_stop(line: str, match: re.Match[str]) -> bool:
     """Whether a single full stop ends a sentence, or belongs to the word before it."""
-    word = line[line.rfind(" ", 0, match.start()) + 1 : match.start()].rpartition("—")[2].lstrip("\"'“‘«([-")
+    near = line[max(0, match.start() - _LONGEST) : match.start()]
+    word = re.split(r"[ \t\u00a0]", near)[-1].rpartition("—")[2].lstrip("\"'“‘«([-")
     lower = word.lower()
     if lower in _TITLES or (len(word) == 1 and word.isalpha() and word != "I"):
         return False

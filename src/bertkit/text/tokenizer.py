@@ -308,6 +308,8 @@ def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.T
 @contextmanager
 def _checked(texts: Sequence[object]) -> Iterator[None]:
     """Says what is wrong with texts that the library refuses."""
+    if isinstance(texts, str):
+        raise InputError("expected a list of texts, found one string; put it into a list")
     try:
         yield
     except (AttributeError, TypeError, UnicodeEncodeError) as error:

@@ -25,6 +25,7 @@ from bertkit.text.tokenizer import SPECIALS, Tokenizer
 MAX_CHUNKS = 1_500_000  # distinct chunks counted at once: about 300 MB
 MAX_WORDS = 400_000  # distinct words that the trainer sees: about 400 MB
 MAX_TOTAL = 400_000_000  # words that the trainer counts; larger corpora are scaled down to it
+MOST = 5_000_000  # pieces
 ALPHABET = 1000  # distinct characters kept; rarer ones are spelled [UNK]
 KINDS = {  # each with the special pieces of the model it is known from
     "wordpiece": SPECIALS,
@@ -120,6 +121,8 @@ def _learn(kind: str, model: models.Model, words: Counter[str], size: int) -> mo
     letters = _letters(words)
     words = Counter({word: count for word, count in words.items() if letters.issuperset(word)})
     fixed = [*KINDS[kind], *_single(kind, letters, words)]
+    if size > MOST:
+        raise InputError(f"{size} pieces; expected {MOST:,} at most")
     if size < len(fixed):
         raise InputError(f"{size} pieces leave no room beside {len(fixed)} special pieces and characters; ask for more")
     backend = Backend(model)

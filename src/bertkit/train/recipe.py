@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from bertkit.data.masking import Masking
 from bertkit.errors import InputError, check_choice, did_you_mean
-from bertkit.model.config import Config
+from bertkit.model.config import MEMBERS, Config
 from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.task import TaskSettings
 from bertkit.train.run import flat
@@ -58,6 +58,12 @@ class Phase:
     length: int = 128
     share: float = 1.0
 
+    def __post_init__(self) -> None:
+        if self.length < 8 or self.share < 0:
+            raise InputError(
+                f"a phase has length {self.length} and share {self.share}; expected 8 at least, and no less than 0"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -85,8 +91,9 @@ class Training:
         check_choice("precision", self.precision, self.precisions)
         if min(self.steps, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
             raise InputError("steps, keep and the intervals log_every … checkpoint_every must be at least 1")
-        if self.patience < 0 or not 0 <= self.seed < 2**63:
-            raise InputError(f"patience is {self.patience}, seed {self.seed}; expected at least 0, and a seed below 2^63")
+        if min(self.patience, self.budget) < 0 or not 0 <= self.seed < 2**63:
+            found = f"patience is {self.patience}, budget {self.budget}, seed {self.seed}"
+            raise InputError(f"{found}; expected at least 0, and a seed below 2^63")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +121,13 @@ class Recipe(Training):
         check_choice("objective", self.objective, OBJECTIVES)
         if self.objective in JUDGED and self.pairs != "none":
             raise InputError(f"{self.objective} judges pieces, not pairs, and pairs is {self.pairs}; add pairs=none")
+        if self.evaluate_examples < 1 or not all(0 <= one <= 1 for one in (self.held_out, self.ramp, self.short)):
+            raise InputError("evaluate_examples must be at least 1, held_out, ramp and short from 0 to 1")
+        check_choice("family", self.family, MEMBERS)
+        for name in ("place", "norm", "gated", "bias", "shared", "summary_norm"):
+            own, theirs = getattr(self.config, name), MEMBERS[self.family].get(name, getattr(Config(), name))
+            if own != theirs:
+                raise InputError(f"{name} is {own} and family {self.family}, where it is {theirs}; expected them to agree")
         if not 0 < self.generator <= 1:
             raise InputError(f"generator is {self.generator}; expected its width over the model's, above 0, at most 1")
         if self.batch_tokens < 1 or self.row_tokens < 0 or self.batch_tokens % (self.row_tokens or 1):

@@ -17,7 +17,8 @@ def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
     """What a run's recipe.json will say: that of a new run, or the same as before, unless it is a fork."""
     new = json.loads(json.dumps({"recipe": asdict(recipe), **begun}))
     if old := read_json(run / "recipe.json", TrainingError):
-        if (changed := differences(old, new)) and not fork:
+        usual = flat({"recipe": asdict(type(recipe)())})  # what a file of before does not say yet
+        if (changed := differences(usual | flat(old), new)) and not fork:
             raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork it")
     elif run.exists() and any(run.iterdir()):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
@@ -45,7 +46,9 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def parse_budget(text: str) -> float:
     """Seconds of "90s", "20m", "1.5h" or "2d"."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(text).strip())
     if not match:
         raise InputError(f"budget is {text!r}; expected a number with s, m, h or d, such as 20m")
+    if not float(match[1]):
+        raise InputError(f"budget is {text!r}; expected more than nothing")
     return float(match[1]) * UNITS[match[2]]
