@@ -46,6 +46,8 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     An existing folder is replaced only if it is empty or holds `marker`, the file that tells one of ours.
     """
     path = Path(path).resolve()
+    if path == Path.cwd():
+        raise ArtifactError(f"{path} is the folder you are in, which cannot be replaced; give a name within it")
     ours = path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
     if path.exists() and not ours:
         raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")

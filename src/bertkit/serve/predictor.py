@@ -31,7 +31,7 @@ from bertkit.tasks.choice import Chosen
 from bertkit.tasks.metrics import entities, softmax, unit
 from bertkit.tasks.qa import Answered
 from bertkit.tasks.tagging import Tagged
-from bertkit.tasks.task import TaskSettings
+from bertkit.tasks.task import TaskSettings, check_texts
 from bertkit.text.tokenizer import Encoding, Pieces
 
 JUDGED = ("classification", "multilabel", "regression")  # tasks that are asked alike
@@ -134,8 +134,11 @@ class Model:
     def features(self, texts: Sequence[str], *, layers: Sequence[int] = (-1,), truncate: bool = False) -> list[Features]:
         """Every piece's vectors at the chosen layers: 0 is the embeddings' output, -1 the last layer's."""
         count = self.config.layers + 1
-        if bad := [layer for layer in layers if not -count <= layer < count]:
-            raise InputError(f"no layer {bad[0]}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
+        bad = [layer for layer in layers if not -count <= layer < count]
+        if bad or not layers:
+            raise InputError(
+                f"no layer {bad[0] if bad else 'at all'}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}"
+            )
         encodings = self.encode_texts(texts, truncate=truncate)
         vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
         both = zip(encodings, vectors, strict=True)
@@ -160,6 +163,8 @@ class Model:
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
         self.need("next", "next")
+        _check_pairs(a, b)
+        check_texts([Record(*both) for both in zip(a, b, strict=True)], "text", "pair")
         encodings = self.encode_texts(a, b, truncate=truncate)
         judged = self.each("judging", encodings, lambda batch: softmax(self.runner.next_logits(batch))[:, 0])
         return np.array(judged, np.float32)
@@ -339,8 +344,8 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
 
 
 def _check_pairs(first: Sequence[Any], second: Any) -> None:
-    if isinstance(second, str) or len(first) != len(second):
-        found = "a single text" if isinstance(second, str) else len(second)
+    if isinstance(second, str) or second is None or len(first) != len(second):
+        found = "a single text" if isinstance(second, str) else len(second or ())
         raise InputError(f"{len(first)} texts cannot pair with {found}; give one partner to each")
 
 
