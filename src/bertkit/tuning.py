@@ -86,21 +86,12 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    rows = recipe.row_tokens if where.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
-    kind, named = TASKS[recipe.task.task], recipe.task.task
-    recipe = change(replace(recipe, precision=quick_precision(where), row_tokens=rows), list(settings))
-    if recipe.task.task != named or min(restarts, ensemble) < 1:
-        raise InputError(
-            f"task {recipe.task.task}, {restarts} restarts, {ensemble} models; expected {named}, and at least 1"
-        )
-    recipe = replace(recipe, task=kind.learn(recipe.task, data.train.records))
-    if teacher and teacher.task:
-        told = teacher.task.settings
-        recipe = replace(recipe, task=replace(recipe.task, center=told.center, scale=told.scale))
+    recipe = _settled(recipe, data.train.records, where, settings, teacher)
+    kind = TASKS[recipe.task.task]
     if what not in SETS:
         kind(recipe.task).units(data.dev, source.tokenizer)  # labels that training does not know are told now
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
-    planned = _plans(recipe, run, search, max(restarts, ensemble))
+    planned = _plans(recipe, run, search, restarts, ensemble)
     _check_out(run, several=len(planned) > 1)
     plans = [tuner.tune(plan) for plan in planned]
     ranked = sorted(plans, key=lambda plan: -plan.score)
@@ -226,9 +217,25 @@ def recipe_of(name: str) -> Tuning:
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
 
 
-def _plans(recipe: Tuning, run: Path, search: str | None, seeds: int) -> list[Plan]:
+def _settled(
+    recipe: Tuning, records: Sequence[Any], device: torch.device, settings: Sequence[str], teacher: Bundle | None
+) -> Tuning:
+    """The recipe with what the device, the user, the records and a teacher tell of it."""
+    rows = recipe.row_tokens if device.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
+    found = change(replace(recipe, precision=quick_precision(device), row_tokens=rows), list(settings))
+    if found.task.task != recipe.task.task:
+        raise InputError(f"the task is {recipe.task.task}; expected no setting task={found.task.task} beside it")
+    task = TASKS[found.task.task].learn(found.task, records)
+    if teacher and teacher.task and task.task == "regression":
+        task = replace(task, center=teacher.task.settings.center, scale=teacher.task.settings.scale)
+    return replace(found, task=task)
+
+
+def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensemble: int) -> list[Plan]:
     """One plan, or one for each point of the grid and each seed."""
-    grid = parse_grid(search) if search else {}
+    if min(restarts, ensemble) < 1:
+        raise InputError(f"{restarts} restarts, {ensemble} models; expected 1 at least")
+    grid, seeds = parse_grid(search) if search else {}, max(restarts, ensemble)
     tried = []
     for values in product(*grid.values()):
         changed = change(recipe, [f"{name}={value}" for name, value in zip(grid, values, strict=True)])
