@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -205,3 +207,13 @@ TUNED = [
 def test_bad_questions_to_tuned_models(name, ask, message):
     with pytest.raises(InputError, match=message):
         ask(bertkit.Model(bundle_of("bert", name), device="cpu"))
+
+
+def test_texts_are_cut_where_the_model_was_tuned_to():
+    bundle = bundle_of("bert", "similarity")
+    bundle.task = type(bundle.task)(replace(bundle.task.settings, max_length=6))
+    model = bertkit.Model(bundle, device="cpu")
+    long = "the cat went to the river and the house ."
+    found, expected = model.embed([long], truncate=True), model.embed(["the cat went to"])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert not np.allclose(found, model.embed([long]), atol=1e-3)
