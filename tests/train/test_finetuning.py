@@ -497,7 +497,7 @@ def test_dev_figures_are_those_of_the_task(tmp_path):
 
 
 def tried(search, seeds=1):
-    plans = _plans(recipe_of(learned("classification")), Path("run"), search, seeds)
+    plans = _plans(recipe_of(learned("classification")), Path("run"), search, seeds, 1)
     return [(plan.recipe.optimizer.lr, plan.recipe.batch, plan.recipe.seed, plan.run.as_posix()) for plan in plans]
 
 
