@@ -102,8 +102,7 @@ def pretrain(
     opened, run = Store(store), Path(out)
     named = find_recipe(recipe) if isinstance(recipe, str) else recipe
     chosen = change(named, list(settings))
-    kept = {name: getattr(named.config, name) for name in ("dropout", "attention_dropout")}
-    if init is not None and teacher is None and chosen.config.with_(**kept) != named.config:
+    if init is not None and teacher is None and chosen.config.with_(**_dropouts(named)) != named.config:
         raise InputError("a model that goes on keeps its shape; expected no settings of config beside --init but dropout")
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
@@ -231,8 +230,8 @@ def begin_with(
     family, found = FAMILIES[recipe.family], init if init is None or isinstance(init, Bundle) else load_bundle(init)
     if found is not None and teacher is None:
         family = found.family
-        kept = {name: getattr(recipe.config, name) for name in ("dropout", "attention_dropout")}
-        config = found.network.encoder.config.with_(vocabulary=len(store.tokenizer), pooler=paired, **kept)
+        own = dict(vocabulary=len(store.tokenizer), pooler=paired) | _dropouts(recipe)
+        config = found.network.encoder.config.with_(**own)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         network: Any = OBJECTIVES[recipe.objective](config, **told)
@@ -243,3 +242,8 @@ def begin_with(
     begun = init.provenance["source"] if isinstance(init, Bundle) else str(init or "")
     provenance = {"source": f"bertkit pretrain, recipe {recipe.name}", "store": store.manifest["settings"], "init": begun}
     return Bundle(network.kept, store.tokenizer, family, provenance), network, replace(recipe, config=config)
+
+
+def _dropouts(recipe: Recipe) -> dict[str, float]:
+    """What a recipe may say of a model that goes on."""
+    return {name: getattr(recipe.config, name) for name in ("dropout", "attention_dropout")}

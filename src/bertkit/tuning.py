@@ -235,8 +235,7 @@ def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensembl
     """One plan, or one for each point of the grid and each seed."""
     if min(restarts, ensemble) < 1:
         raise InputError(f"{restarts} restarts, {ensemble} models; expected 1 at least")
-    grid, seeds = parse_grid(search) if search else {}, max(restarts, ensemble)
-    tried = []
+    tried, grid, seeds = list[Tuning](), parse_grid(search) if search else {}, max(restarts, ensemble)
     for values in product(*grid.values()):
         changed = change(recipe, [f"{name}={value}" for name, value in zip(grid, values, strict=True)])
         tried += [replace(changed, seed=recipe.seed + seed) for seed in range(seeds)]

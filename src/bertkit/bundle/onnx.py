@@ -84,7 +84,7 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
 
 
 def _mean(x: Tensor, batch: Batch, places: Tensor) -> Tensor:
-    """The mean vector of the sequence that each place belongs to [M, D], by way of the grid."""
+    """The mean vector of the sequence that each place belongs to [M, D]; as `pool` makes it, it could not be written."""
     bucket, owners = batch.buckets[0], (places[:, None] >= batch.boundaries[1:]).sum(1)
     there = bucket.there[..., None]
     grid = x.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, -1)  # [n, L, D]

@@ -337,10 +337,14 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
     if not len(begins):
         raise InputError(f"nothing to read in {short(text)!r}; expected at least one word")
     ends = pieces.offsets[np.append(begins[1:], len(pieces)) - 1, 1].tolist()
-    ends = [
-        next(at for at in range(end, len(text) + 1) if not unicodedata.combining(text[at : at + 1] or " ")) for end in ends
-    ]
-    return list(zip(pieces.offsets[begins, 0].tolist(), ends, strict=True))
+    return [(begin, _behind_marks(text, end)) for begin, end in zip(pieces.offsets[begins, 0].tolist(), ends, strict=True)]
+
+
+def _behind_marks(text: str, end: int) -> int:
+    """The end of a word with the marks that stand on its last letter, which pieces leave out."""
+    while end < len(text) and unicodedata.combining(text[end]):
+        end += 1
+    return end
 
 
 def _check_pairs(first: Sequence[Any], second: Any) -> None:

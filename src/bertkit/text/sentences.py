@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 # A terminator with what closes after it, then white space and what may open a sentence; or a terminator of CJK text.
-_CANDIDATE = re.compile(r"""(?<![.!?…])[.!?…]+["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*""")
+_CANDIDATE = re.compile(
+    r"""[.!?…](?<![.!?…]{2})[.!?…]*["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*"""
+)
 # Never the end: a name or number follows.
 _TITLES = frozenset(
     "mr mrs ms messrs mme mlle dr prof rev fr hon st ste sr sra gen col lt maj capt cpt cmdr adm sgt cpl pvt gov sen rep "
@@ -47,8 +49,9 @@ def sentence_ends(line: str) -> Iterator[int]:
 
 def _ends_with_stop(line: str, match: re.Match[str]) -> bool:
     """Whether a single full stop ends a sentence, or belongs to the word before it."""
-    near = line[max(0, match.start() - _LONGEST) : match.start()]
-    word = re.split(r"[ \t\u00a0]", near)[-1].rpartition("—")[2].lstrip("\"'“‘«([-")
+    end, far = match.start(), max(0, match.start() - _LONGEST)
+    word = line[max(far, line.rfind(" ", far, end) + 1) : end]
+    word = word.rpartition("\t")[2].rpartition("\u00a0")[2].rpartition("—")[2].lstrip("\"'“‘«([-")
     lower = word.lower()
     if lower in _TITLES or (len(word) == 1 and word.isalpha() and word != "I"):
         return False
