@@ -144,7 +144,7 @@ def test_tests_mirror_the_package():
     words = "__init__ __main__ errors progress demo pipeline distilling hub families batch block console"
     covered = (
         "embeddings feedforward init fast classification choice answering network"  # by their users' tests
-        " short tiles gelu added_norm in_place"  # by tests/model/test_kernels.py and test_cuda.py
+        " short tiles gelu added_norm turning in_place"  # by tests/model/test_kernels.py and test_cuda.py
         " changes"  # by tests/bundle/test_extend.py, test_lengthen.py, test_shrink.py
         " guard folder runner"  # by tests/serve/test_http.py, tests/bundle/test_bundle.py, tests/serve/test_predictor.py
         " positions longformer disentangled family"  # by tests/model/test_family.py and tests/tasks/test_objectives.py

@@ -14,6 +14,7 @@ from bertkit.model.dropout import Dropout, random_key
 from bertkit.model.encoder import Encoder
 from bertkit.model.feedforward import activated, gated
 from bertkit.model.norm import Norm
+from bertkit.model.positions import turned
 
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
@@ -22,6 +23,7 @@ from bertkit.model.kernels.added_norm import added_norm_with_gradient
 from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
 from bertkit.model.kernels.short import attend_short
 from bertkit.model.kernels.tiles import attend_tiles
+from bertkit.model.kernels.turning import turned_with_gradient
 
 SIZES = [5, 512, 1, 128, 127, 300, 2, 64]
 SHAPES = Shapes(budget=2048, lengths=(32, 64, 128, 256, 512))
@@ -114,6 +116,8 @@ def test_operators_are_what_they_tell_the_compiler():
         (attend_short, (qkv, bounds, random_key(x.device), 32, 0.1, False)),
         (attend_tiles, (qkv, bounds, random_key(x.device), 192, 0.1, False)),
         (added_norm_with_gradient, (x, x.detach(), *torch.randn(2, width, device="cuda"), random_key(x.device), 1e-5, 0.1)),
+        (added_norm_with_gradient, (x, None, x[0].detach(), None, random_key(x.device), 1e-5, 0.0)),
+        (turned_with_gradient, (qkv, *torch.randn(2, 50, 8, device="cuda"), 1.0)),
     ):
         torch.library.opcheck(operator, inputs)
 
@@ -208,6 +212,43 @@ def test_a_norm_adds_and_drops_as_told():
     exact = F.layer_norm(x.double() + y.double(), (768,), eps=norm.eps)
     assert not torch.equal(norm.added(x, y, dropout), norm.added(x, y, dropout))
     torch.testing.assert_close(norm.added(x, y, dropout.eval()).double(), exact, atol=1e-3, rtol=0.005)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("shape", [(1000, 768), (131, 300), (1, 3)])
+def test_normalising_in_one_kernel(shape, biased):
+    torch.manual_seed(0)
+    x, upper = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    norm, exact = (Norm(shape[1], bias=biased, device="cuda", dtype=type) for type in (torch.float32, torch.float64))
+    given = [(norm, x.requires_grad_(), upper), (exact, x.detach().double().requires_grad_(), upper.double())]
+    for module, values, gradient in given:
+        module(values).backward(gradient)
+    torch.testing.assert_close(norm(x).double(), exact(given[1][1]), atol=1e-3, rtol=0.005)
+    for one, other in zip([x, *norm.parameters()], [given[1][1], *exact.parameters()], strict=True):
+        assert (one.grad.double() - other.grad).norm() < 0.005 * other.grad.norm() + 1e-4
+
+
+@pytest.mark.parametrize("shape", [(1000, 12, 64), (131, 2, 24), (1, 1, 2)])
+def test_turning_in_one_kernel(shape):
+    """Forth, and gradients back, beside the same turn of complex numbers in 64 bits."""
+    torch.manual_seed(0)
+    count, heads, width = shape
+    qkv, upper = (torch.randn(count, 3, heads, width, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    angles = 500 * torch.rand(count, width // 2, device="cuda", dtype=torch.float64)
+    mine, exact = qkv.requires_grad_(), qkv.detach().double().requires_grad_()
+    found = turned(mine, angles.cos().float(), angles.sin().float())
+    plain = turned_plainly(exact, angles)
+    found.backward(upper)
+    plain.backward(upper.double())
+    torch.testing.assert_close(found.double(), plain, atol=1e-5, rtol=0.005)
+    torch.testing.assert_close(mine.grad.double(), exact.grad, atol=1e-5, rtol=0.005)
+    assert torch.equal(found[:, 2], qkv[:, 2])
+
+
+def turned_plainly(qkv, angles):
+    turns = torch.polar(torch.ones_like(angles), angles)[:, None, None]
+    pairs = torch.complex(*qkv[:, :2].chunk(2, -1)) * turns
+    return torch.cat([torch.cat([pairs.real, pairs.imag], -1), qkv[:, 2:]], 1)
 
 
 def test_batch_mates_do_not_matter():

@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interpreted.py"
 CHECKS = [*(f"{kind}, {kernel}" for kind in ("attention", "dropped attention") for kernel in ("short", "tiles"))]
-CHECKS += ["gelu", "added norm", "sums in place"]
+CHECKS += ["gelu", "added norm", "norm", "turning", "sums in place"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton, which is for Linux")

@@ -16,6 +16,8 @@ from bertkit.model.kernels.added_norm import added_norm_with_gradient
 from bertkit.model.kernels.gelu import quick_gated_gelu, quick_gelu
 from bertkit.model.kernels.short import attend_short
 from bertkit.model.kernels.tiles import attend_tiles
+from bertkit.model.kernels.turning import turned_with_gradient
+from bertkit.model.positions import turned
 from support.batches import pack
 from support.reference import draw_sequences
 
@@ -71,6 +73,27 @@ def check_added_norm() -> None:
         )
 
 
+def check_norm() -> None:
+    """Of what nothing is added to, with a bias and without."""
+    for biased in (True, False):
+        given = [torch.randn(37, 48), torch.randn(48), *([torch.randn(48)] if biased else [])]
+        agree(
+            lambda x, w, b=None: added_norm_with_gradient(x, None, w, b, w, 1e-5, 0.0)[0],
+            lambda x, w, b=None: F.layer_norm(x, w.shape, w, b, 1e-5),
+            *given,
+        )
+
+
+def check_turning() -> None:
+    for count, heads, width in ((37, 2, 16), (5, 3, 24), (1, 1, 64)):
+        angles = 6 * torch.rand(count, width // 2)
+        agree(
+            lambda qkv, angles=angles: turned_with_gradient(qkv, angles.cos(), angles.sin(), 1.0),
+            lambda qkv, angles=angles: turned(qkv, angles.cos(), angles.sin()),
+            torch.randn(count, 3, heads, width),
+        )
+
+
 def check_sums_in_place() -> None:
     """Compiled, products are added to a norm's gradient in its place, unless it is itself a factor, or read later on."""
     key, w, b = random_key(torch.device("cpu")), torch.randn(48), torch.randn(48)
@@ -105,6 +128,8 @@ CHECKS = {
     **{f"dropped attention, {name}": lambda name=name: check_dropped_attention(name) for name in KERNELS},
     "gelu": check_gelu,
     "added norm": check_added_norm,
+    "norm": check_norm,
+    "turning": check_turning,
     "sums in place": check_sums_in_place,
 }
 

@@ -9,23 +9,29 @@ WIDEST = 4096  # values of a row that a kernel holds at once
 
 
 class Norm(nn.LayerNorm):
-    """Computed in 32 bits where autocast is on; narrow values in, narrow values out."""
+    """Computed in 32 bits where autocast is on; narrow values in, narrow values out. Those of a GPU take one kernel each
+    way, unless a compiler does as well."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._quick(x) and not torch.compiler.is_compiling():
+            return self._quickly(x, None, 0.0)
         return super().forward(x).to(x.dtype)
 
     def added(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        """norm(x + dropout(y)); narrow values of a GPU in one kernel each way, unless a compiler does as well: it does where
-        no gradient is wanted."""
-        learning = torch.is_grad_enabled()
-        quick = x.is_cuda and x.dtype == y.dtype != torch.float32 and self.bias is not None and x.shape[-1] <= WIDEST
-        if not quick or (torch.compiler.is_compiling() and not learning):
+        """norm(x + dropout(y)), where a compiler does as well if no gradient is wanted."""
+        quick = self._quick(x) and x.dtype == y.dtype and self.bias is not None
+        if not quick or (torch.compiler.is_compiling() and not torch.is_grad_enabled()):
             return self(x + dropout(y))
+        return self._quickly(x, y, dropout.rate if dropout.training else 0.0)
+
+    def _quick(self, x: Tensor) -> bool:
+        return x.is_cuda and x.dtype != torch.float32 and x.dim() == 2 and x.shape[1] <= WIDEST
+
+    def _quickly(self, x: Tensor, y: Tensor | None, rate: float) -> Tensor:
         from bertkit.model.kernels.added_norm import added_norm, added_norm_with_gradient  # Triton is there with CUDA only
 
-        rate = dropout.rate if dropout.training else 0.0
         key = random_key(x.device) if rate else self.weight
-        compute = added_norm_with_gradient if learning else added_norm
+        compute = added_norm_with_gradient if torch.is_grad_enabled() else added_norm
         return compute(x, y, self.weight, self.bias, key, self.eps, rate)[0]
 
 

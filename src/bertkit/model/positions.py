@@ -38,7 +38,12 @@ class Rotary(nn.Module):
 
 
 def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Queries and keys of [T, 3, H, K] turned, values as they are."""
+    """Queries and keys of [T, 3, H, K] turned, values as they are; narrow ones of a GPU in one kernel, unless a compiler
+    does as well."""
+    if qkv.is_cuda and qkv.dtype != torch.float32 and not torch.compiler.is_compiling():
+        from bertkit.model.kernels.turning import quick_turned, turned_with_gradient  # Triton is there with CUDA only
+
+        return (turned_with_gradient if torch.is_grad_enabled() else quick_turned)(qkv, cosine, sine, 1.0)
     a, b = qkv[:, :2].chunk(2, -1)  # [T, 2, H, K / 2] each
     cosine, sine = (part[:, None, None].to(qkv.dtype) for part in (cosine, sine))
     qk = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)

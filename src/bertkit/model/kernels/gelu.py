@@ -13,9 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, GATED_ROWS, COLUMNS, WARPS = 8, 4, 512, 4  # of a tile; a gate needs twice the registers
+ROWS, GATED_ROWS, COLUMNS = (
+    tl.constexpr(8),
+    tl.constexpr(4),
+    tl.constexpr(512),
+)  # of a tile; a gate needs twice the registers
 ROWS8 = 2  # where a gradient is written in 8 bits too: with more, other threads would write it than compute it
-SPAN = 128  # rows over which one program adds up the bias's gradient
+SPAN = tl.constexpr(128)  # rows over which one program adds up the bias's gradient
 
 
 @triton.jit
@@ -29,26 +33,16 @@ def _normal(x):
 
 
 @triton.jit
-def _tile(width: tl.constexpr, columns: tl.constexpr):
-    """The program's number among tiles one below the other, and its columns [1, columns]; neighbours lie side by side."""
-    across: tl.constexpr = (width + columns - 1) // columns
-    return tl.program_id(0) // across, (tl.program_id(0) % across * columns + tl.arange(0, columns))[None, :]
+def _tile(width: tl.constexpr):
+    """The program's number among tiles one below the other, and its columns [1, COLUMNS]; neighbours lie side by side."""
+    across: tl.constexpr = (width + COLUMNS - 1) // COLUMNS
+    return tl.program_id(0) // across, (tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS))[None, :]
 
 
 @triton.jit
-def _gelu_forward(
-    x,
-    bias,
-    out,
-    count,
-    width: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    span: tl.constexpr,
-    factor: tl.constexpr,
-):
-    tile, column = _tile(width, columns)
-    row = (tile * rows + tl.arange(0, rows))[:, None]
+def _gelu_forward(x, bias, out, count, width: tl.constexpr, factor: tl.constexpr):
+    tile, column = _tile(width)
+    row = (tile * ROWS + tl.arange(0, ROWS))[:, None]
     at, inside = row.to(tl.int64) * width + column, (row < count) & (column < width)
     values = tl.load(x + at, inside, 0.0).to(tl.float32) + tl.load(bias + column, column < width, 0.0).to(tl.float32)
     tl.store(out + at, (values * _normal(values)[0] * factor).to(out.dtype.element_ty), inside)
@@ -56,27 +50,15 @@ def _gelu_forward(
 
 @triton.jit
 def _gelu_backward(
-    x,
-    bias,
-    upper,
-    out,
-    sums,
-    out8,
-    again,
-    count,
-    width: tl.constexpr,
-    rows: tl.constexpr,
-    columns: tl.constexpr,
-    span: tl.constexpr,
-    factor: tl.constexpr,
+    x, bias, upper, out, sums, out8, again, count, width: tl.constexpr, factor: tl.constexpr, rows: tl.constexpr
 ):
     """x's gradient into out, and its sum over the program's rows into its row of sums; if there is a factor, also times it
     in 8 bits, and what forward gave."""
-    tile, column = _tile(width, columns)
+    tile, column = _tile(width)
     there = column < width
-    b, total = tl.load(bias + column, there, 0.0).to(tl.float32), tl.zeros([rows, columns], tl.float32)
-    for start in range(0, span, rows):
-        row = (tile * span + start + tl.arange(0, rows))[:, None]
+    b, total = tl.load(bias + column, there, 0.0).to(tl.float32), tl.zeros([rows, COLUMNS], tl.float32)
+    for start in range(0, SPAN, rows):
+        row = (tile * SPAN + start + tl.arange(0, rows))[:, None]
         at, inside = row.to(tl.int64) * width + column, (row < count) & there
         values = tl.load(x + at, inside, 0.0).to(tl.float32) + b
         below, slope = _normal(values)
@@ -90,26 +72,24 @@ def _gelu_backward(
 
 
 @triton.jit
-def _halves(count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+def _halves(count, width: tl.constexpr):
     """Places of a tile in [count, width], and of what is activated and its gate in [count, 2 width]; which there are."""
-    tile, column = _tile(width, columns)
-    row = (tile * rows + tl.arange(0, rows))[:, None]
+    tile, column = _tile(width)
+    row = (tile * GATED_ROWS + tl.arange(0, GATED_ROWS))[:, None]
     line = row.to(tl.int64) * width
     return line + column, 2 * line + column, 2 * line + width + column, (row < count) & (column < width)
 
 
 @triton.jit
-def _gated_forward(h, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr):
-    at, first, second, inside = _halves(count, width, rows, columns)
+def _gated_forward(h, out, count, width: tl.constexpr):
+    at, first, second, inside = _halves(count, width)
     x, gate = tl.load(h + first, inside, 0.0).to(tl.float32), tl.load(h + second, inside, 0.0).to(tl.float32)
     tl.store(out + at, (x * _normal(x)[0] * gate).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
-def _gated_backward(
-    h, upper, out, count, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, span: tl.constexpr
-):
-    at, first, second, inside = _halves(count, width, rows, columns)
+def _gated_backward(h, upper, out, count, width: tl.constexpr):
+    at, first, second, inside = _halves(count, width)
     x, gate = tl.load(h + first, inside, 0.0).to(tl.float32), tl.load(h + second, inside, 0.0).to(tl.float32)
     u = tl.load(upper + at, inside, 0.0).to(tl.float32)
     below, slope = _normal(x)
@@ -147,8 +127,8 @@ def gelu8_gradient(x: Tensor, bias: Tensor, upper: Tensor, factor: float) -> tup
 
 def _backwards(x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor, again: Tensor, factor: float) -> Tensor:
     """Fills what it is given to fill; the bias's gradient."""
-    sums = x.new_empty(triton.cdiv(len(x), SPAN), x.shape[1], dtype=torch.float32)
-    rows = ROWS8 if factor else ROWS
+    sums = x.new_empty(triton.cdiv(len(x), SPAN.value), x.shape[1], dtype=torch.float32)
+    rows = ROWS8 if factor else ROWS.value
     _launch(_gelu_backward, SPAN, x.shape, x, bias, upper.contiguous(), out, sums, out8, again, rows=rows, factor=factor)
     return sums.sum(0).to(bias.dtype)
 
@@ -168,12 +148,11 @@ def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
     return out
 
 
-def _launch(kernel, span: int, shape: torch.Size, *tensors: Tensor, **settings: float) -> None:
+def _launch(kernel, span: tl.constexpr, shape: torch.Size, *tensors: Tensor, **settings: float) -> None:
     """A program for every `span` rows and COLUMNS columns of the shape."""
     count, width = shape
-    sizes = dict(width=width, rows=min(ROWS, span), columns=COLUMNS, span=span) | settings
-    grid = (triton.cdiv(count, span) * triton.cdiv(width, COLUMNS),)
-    kernel[grid](*tensors, count, **sizes, num_warps=WARPS, enable_fp_fusion=True)
+    grid = (triton.cdiv(count, span.value) * triton.cdiv(width, COLUMNS.value),)
+    kernel[grid](*tensors, count, width=width, **settings, num_warps=4, enable_fp_fusion=True)
 
 
 def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
