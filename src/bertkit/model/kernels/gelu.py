@@ -13,11 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS, GATED_ROWS, COLUMNS = (
-    tl.constexpr(8),
-    tl.constexpr(4),
-    tl.constexpr(512),
-)  # of a tile; a gate needs twice the registers
+ROWS, COLUMNS = tl.constexpr(8), tl.constexpr(512)  # of a tile
+GATED_ROWS = tl.constexpr(4)  # a gate needs twice the registers
 ROWS8 = 2  # where a gradient is written in 8 bits too: with more, other threads would write it than compute it
 SPAN = tl.constexpr(128)  # rows over which one program adds up the bias's gradient
 
