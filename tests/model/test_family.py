@@ -48,6 +48,16 @@ def test_hidden_states_agree(name):
             torch.testing.assert_close(mine, unpadded(other, ids), atol=5e-5, rtol=0)
 
 
+def test_answers_turn_queries_and_keys_in_their_place():
+    """They give what training gives, once and again."""
+    network = scrambled(Pretraining(small("modernbert"), masked=False, next_sentence=False)).eval()
+    _, batch, _ = inputs("modernbert")
+    with torch.inference_mode():
+        first, second = network.encoder(batch), network.encoder(batch)
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, network.encoder(batch).detach(), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("activation", ["gelu", "silu"])
 def test_masked_logits_and_gradients_agree(name, activation):

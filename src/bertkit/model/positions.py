@@ -38,14 +38,20 @@ class Rotary(nn.Module):
 
 
 def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Queries and keys of [T, 3, H, K] turned, values as they are; narrow ones of a GPU in one kernel, unless a compiler
-    does as well."""
-    if qkv.is_cuda and qkv.dtype != torch.float32 and not torch.compiler.is_compiling():
+    """Queries and keys of [T, 3, H, K] turned, values as they are; narrow ones of a GPU in one kernel, and in their place
+    where that is right, unless a compiler does as well."""
+    eager = not torch.compiler.is_compiling()
+    if qkv.is_cuda and qkv.dtype != torch.float32 and eager:
         from bertkit.model.kernels.turning import quick_turned, turned_with_gradient  # Triton is there with CUDA only
 
         return (turned_with_gradient if torch.is_grad_enabled() else quick_turned)(qkv, cosine, sine, 1.0)
     a, b = qkv[:, :2].chunk(2, -1)  # [T, 2, H, K / 2] each
     cosine, sine = (part[:, None, None].to(qkv.dtype) for part in (cosine, sine))
+    if torch.is_inference_mode_enabled() and eager:  # a quarter of the time on a processor
+        before = a.clone()
+        a.mul_(cosine).addcmul_(b, sine, value=-1)
+        b.mul_(cosine).addcmul_(before, sine)
+        return qkv
     qk = torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
     return torch.cat([qk, qkv[:, 2:]], 1)
 
