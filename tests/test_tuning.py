@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import subprocess
+import sys
 from itertools import count
 from pathlib import Path
 
@@ -60,6 +62,18 @@ def test_a_csv_becomes_a_model_in_one_call(model, reviews, tmp_path):
     answer = bertkit.load(tmp_path / "r" / "model", device="cpu").classify("the cat went to the house .")
     assert answer.label in ("good", "bad")
     assert sum(answer.probabilities.values()) == pytest.approx(1)
+
+
+def test_what_takes_seconds_to_import_is_not_imported(model, reviews, tmp_path):
+    """torch's compiler, and what cuts models over ranks."""
+    code = f"""if True:
+        import sys, bertkit
+        how = dict(train={str(reviews)!r}, columns=dict(text="review", label="stars"), settings={QUICK!r}, quiet=True)
+        bertkit.finetune("classification", {str(model)!r}, {str(tmp_path / "r")!r}, device="cpu", **how)
+        print({{"torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp", "sympy"}} & {{*sys.modules}})
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_the_same_seed_gives_the_same_weights(model, reviews, tmp_path):

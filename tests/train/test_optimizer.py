@@ -16,43 +16,73 @@ def network():
 
 
 def test_biases_and_norms_do_not_decay(network):
-    groups = Optimizers(network, Optimizer()).parts[0][0].param_groups
-    assert groups[0]["weight_decay"] == 0.01
-    assert groups[1]["weight_decay"] == 0
-    assert all(parameter.ndim == 2 for parameter in groups[0]["params"])
-    assert all(parameter.ndim == 1 for parameter in groups[1]["params"])
+    groups = Optimizers(network, Optimizer()).groups
+    assert {(alike.decay, parameter.ndim) for alike, members in groups.items() for parameter in members} == {
+        (0.01, 2),
+        (0.0, 1),
+    }
 
 
 def test_muon_takes_the_matrices_of_the_blocks(network):
-    (adam, _), (muon, _) = Optimizers(network, Optimizer(kind="muon")).parts
-    names = {parameter: name for name, parameter in network.named_parameters()}
-    by_muon = {names[p] for group in muon.param_groups for p in group["params"]}
-    by_adam = {names[p] for group in adam.param_groups for p in group["params"]}
-    assert by_muon == {name for name, p in network.named_parameters() if "blocks" in name and p.ndim == 2}
-    assert by_muon | by_adam == set(names.values())
-    assert not by_muon & by_adam
+    optimizers, names = Optimizers(network, Optimizer(kind="muon")), {"muon": set(), "adamw": set()}
+    for alike, members in optimizers.groups.items():
+        names[alike.kind] |= {optimizers.names[parameter] for parameter in members}
+    assert names["muon"] == {name for name, p in network.named_parameters() if "blocks" in name and p.ndim == 2}
+    assert names["muon"] | names["adamw"] == set(dict(network.named_parameters()))
+    assert not names["muon"] & names["adamw"]
 
 
-def test_muon_is_torchs(network):
-    """With matrices alone and several of a shape, wide and tall; each of them as if it were alone."""
-    other = deepcopy(network)
-    mine = Optimizers(network, Optimizer(kind="muon", weight_decay=0.1, muon_lr=0.02)).parts[1][0]
-    names = {parameter: name for name, parameter in network.named_parameters()}
-    chosen = [names[p] for p in mine.param_groups[0]["params"]]
-    theirs = torch.optim.Muon(
-        [other.get_parameter(name) for name in chosen], lr=0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
-    )
-    assert len({network.get_parameter(name).shape for name in chosen}) < len(chosen)
-    mine.param_groups[0]["lr"] = 0.02
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_steps_are_torchs(network, kind):
+    """With several matrices of a shape, wide and tall; each of them as if it were alone."""
+    other, settings = deepcopy(network), Optimizer(kind=kind, lr=0.01, weight_decay=0.1, muon_lr=0.02)
+    mine, names = Optimizers(network, settings), {name for name, p in network.named_parameters() if kind == "adamw" or (
+        "blocks" in name and p.ndim == 2)}  # fmt: skip
+    chosen = [parameter for name, parameter in other.named_parameters() if name in names]
+    assert len({parameter.shape for parameter in chosen}) < len(chosen)
+    if kind == "muon":
+        theirs = torch.optim.Muon(chosen, lr=0.5 * 0.02, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    else:
+        decays = [{"params": [p for p in chosen if p.ndim == n], "weight_decay": 0.1 * (n - 1)} for n in (1, 2)]
+        theirs = torch.optim.AdamW(decays, lr=0.5 * 0.01, betas=(0.9, 0.999), eps=settings.epsilon)
     for step in range(3):
-        for name in chosen:
-            for one in (network, other):
-                parameter = one.get_parameter(name)
-                parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(step))
-        mine.step()
+        for one in (network, other):
+            generator = torch.Generator().manual_seed(step)
+            for parameter in one.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+        mine.step(0.5)
         theirs.step()
-    for name in chosen:
-        torch.testing.assert_close(network.get_parameter(name), other.get_parameter(name), atol=2e-4, rtol=0)
+    for name in names:
+        both = network.get_parameter(name), other.get_parameter(name)
+        torch.testing.assert_close(*both, atol=2e-4 if kind == "muon" else 1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_gradients_are_gone_after_a_step_or_nought_in_their_place(network, keep):
+    optimizers = Optimizers(network, Optimizer(kind="muon"), keep=keep)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    places = [parameter.grad.data_ptr() for parameter in network.parameters()]
+    optimizers.step(1.0)
+    left = [parameter.grad for parameter in network.parameters()]
+    assert (
+        [one.data_ptr() for one in left] == places and not sum(one.abs().sum() for one in left)
+        if keep
+        else left == [None] * len(places)
+    )
+
+
+def test_another_optimizer_goes_on_from_nought(network):
+    """A fork may change it: what the one remembers is nothing to the other."""
+    kept = Optimizers(network, Optimizer())
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    kept.step(1.0)
+    muon = Optimizers(network, Optimizer(kind="muon"))
+    muon.restore(kept.state())
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    muon.step(1.0)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

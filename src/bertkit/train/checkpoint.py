@@ -15,11 +15,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from bertkit.atomic import checksum, new_file, write_text
 from bertkit.errors import ArtifactError
-from bertkit.train.distributed import World
+from bertkit.train.distributed import World, is_shard
 
 log = logging.getLogger("bertkit")
 Tensors = dict[str, Tensor]  # weights/NAME of a parameter, optimizer/VALUE/NAME
@@ -79,7 +78,7 @@ def _folders(run: Path) -> list[Path]:
 
 def _mine(tensors: Tensors, world: World) -> Tensors:
     """What this rank writes: its shards, and the first rank what is not sharded."""
-    shards = {name: tensor.to_local() for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
+    shards = {name: tensor.to_local() for name, tensor in tensors.items() if is_shard(tensor)}  # type: ignore[attr-defined]
     mine = tensors | shards if world.leads else shards
     return {name: tensor.detach().cpu().contiguous() for name, tensor in mine.items()}
 

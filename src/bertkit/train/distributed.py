@@ -1,17 +1,19 @@
-"""Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks."""
+"""Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks.
+
+What shards is imported where something is sharded: that takes two seconds. A shard is known by what it can do.
+"""
 
 import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: its defaults would hold on to it
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from bertkit.model.device import compile_parts, compiled
 
@@ -58,11 +60,14 @@ class World:
         return nn.parallel.DistributedDataParallel(network, [device] if device.type == "cuda" else None)
 
 
-_meshes = list[DeviceMesh]()  # of sharded models, until this process leaves its world
+_meshes = list[Any]()  # of sharded models, until this process leaves its world
 
 
 def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Module:
     """FSDP2: weights, gradients and moments are cut over ranks; a block is put together when it is its turn."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     _meshes.append(mesh)
     for blocks in (module for module in network.modules() if isinstance(module, nn.ModuleList)):
@@ -76,22 +81,28 @@ def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Modu
 
 def synced(network: nn.Module, last: bool) -> AbstractContextManager[None]:
     """Ranks exchange gradients once a step, with the last row."""
-    if isinstance(network, FSDPModule):
-        network.set_requires_gradient_sync(last)
+    if hasattr(network, "set_requires_gradient_sync"):  # FSDP2's
+        network.set_requires_gradient_sync(last)  # type: ignore[operator]
     if isinstance(network, nn.parallel.DistributedDataParallel) and not last:
         return network.no_sync()
     return nullcontext()
 
 
-def whole(tensor: Tensor) -> Tensor:
+def is_shard(tensor: Any) -> bool:
+    return hasattr(tensor, "to_local")
+
+
+def whole(tensor: Any) -> Tensor:
     """All of a sharded tensor, on every rank: all must ask."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_shard(tensor) else tensor
 
 
-def laid_like(tensor: Tensor, other: Tensor) -> Tensor:
+def laid_like(tensor: Tensor, other: Any) -> Tensor:
     """The whole tensor where `other` is, sharded as it is."""
-    if not isinstance(other, DTensor):
+    if not is_shard(other):
         return tensor.to(other.device)
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
 
 
