@@ -57,6 +57,23 @@ def test_gradients_do_not_depend_on_the_grids(encoder):
     assert np.isfinite(gradients[0].numpy()).all()
 
 
+@pytest.mark.parametrize(("dropout", "window"), [(0.0, 0), (0.0, 4), (0.2, 0)])
+def test_a_processor_learns_in_32_bits(dropout, window):
+    """Narrow values under autocast have the gradients of wide ones, rounded once."""
+    batch, found = pack(*draw_sequences([9, 40, 3], 100)), []
+    narrow = torch.randn(52, 3, 2, 16).bfloat16()
+    for kind in (torch.bfloat16, torch.float32):
+        qkv = narrow.to(kind, copy=True).requires_grad_()
+        torch.manual_seed(0)
+        with torch.autocast("cpu", enabled=kind is torch.bfloat16):
+            mixed = attend(qkv, batch, dropout, window=window)
+        mixed.backward(torch.ones(52, 2, 16, dtype=kind))
+        found.append([mixed.detach().bfloat16(), qkv.grad.bfloat16()])
+        assert mixed.dtype == kind
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("sizes", [[5], [3, 60, 7, 31, 18], [2] * 40 + [64] * 3])
 def test_attention_with_dropout_is_the_same_but_for_what_drops(sizes):
     batch = pack(draw_sequences(sizes, 100)[0])

@@ -77,7 +77,10 @@ def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False, wind
         window = 0
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
         return _attend_packed(qkv, batch, dropout, causal, window)
-    return _attend_in_grids(qkv, batch, dropout, causal, window)
+    if qkv.is_cuda or not (dropout or torch.is_grad_enabled()):
+        return _attend_in_grids(qkv, batch, dropout, causal, window)
+    with torch.autocast("cpu", enabled=False):  # in 16 bits a processor's gradient takes up to nine times as long
+        return _attend_in_grids(qkv.float(), batch, dropout, causal, window).to(qkv.dtype)
 
 
 def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
@@ -115,13 +118,12 @@ def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wi
 
 def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float) -> Tensor:
     """Attention [n, H, L, K] on a processor in half of torch's time, which draws a number a score and looks for rows that
-    see nothing. It is in 32 bits: in 16, each new shape of a grid would cost more than it spares."""
+    see nothing."""
     n, heads, length, width = q.shape
-    with torch.autocast("cpu", enabled=False):
-        queries, keys, values = (x.float().flatten(0, 1) for x in (q, k, v))  # [n·H, L, K] each
-        hidden = torch.where(there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)
-        seen = torch.baddbmm(hidden.flatten(0, 1), queries, keys.mT, alpha=width**-0.5).softmax(-1)
-        return torch.bmm(drawn_dropout(seen, rate), values).unflatten(0, (n, heads)).to(q.dtype)
+    queries, keys, values = (x.flatten(0, 1) for x in (q, k, v))  # [n·H, L, K] each
+    hidden = torch.where(there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)
+    seen = torch.baddbmm(hidden.flatten(0, 1), queries, keys.mT, alpha=width**-0.5).softmax(-1)
+    return torch.bmm(drawn_dropout(seen, rate), values).unflatten(0, (n, heads))
 
 
 def in_grid(qkv: Tensor, bucket: Bucket) -> Tensor:
