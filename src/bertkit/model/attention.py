@@ -7,6 +7,7 @@ on short sequences; everywhere else q, k and v are laid into grids of about one 
 ever pad.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -103,8 +104,7 @@ def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wind
 def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
     """Attention bucket by bucket: a grid [n, L] of sequences of about one length. Who looks back never sees what pads."""
     mixed, plainly = [], bool(dropout) and not (qkv.is_cuda or causal or window)
-    for bucket in batch.buckets:
-        q, k, v = in_grid(qkv, bucket)
+    for bucket, (q, k, v) in zip(batch.buckets, in_grids(qkv, batch.buckets), strict=True):
         if window:
             a = attend_near(q, k, v, bucket.there, window, dropout)
         elif plainly:
@@ -126,7 +126,8 @@ def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float
     return torch.bmm(drawn_dropout(seen, rate), values).unflatten(0, (n, heads))
 
 
-def in_grid(qkv: Tensor, bucket: Bucket) -> Tensor:
-    """Queries, keys and values of a bucket's sequences 3 × [n, H, L, K]."""
-    grid = qkv.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, *qkv.shape[1:])  # [n, L, 3, H, K]
-    return grid.permute(2, 0, 3, 1, 4)
+def in_grids(qkv: Tensor, buckets: Sequence[Bucket]) -> list[Tensor]:
+    """Queries, keys and values of each bucket's sequences 3 × [n, H, L, K]: picked at once, as their gradient then is."""
+    laid = qkv.index_select(0, torch.cat([bucket.tokens.flatten() for bucket in buckets]))
+    grids = zip(buckets, laid.split([bucket.tokens.numel() for bucket in buckets]), strict=True)
+    return [grid.view(*bucket.tokens.shape, *qkv.shape[1:]).permute(2, 0, 3, 1, 4) for bucket, grid in grids]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertkit.model.attention import Attention, Places, in_grid, spans
+from bertkit.model.attention import Attention, Places, in_grids, spans
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
 from bertkit.model.dropout import Dropout
@@ -25,12 +25,13 @@ class DisentangledAttention(Attention):
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         assert places is not None
         qkv, of_places = self._qkv(x, None), self._qkv(self.dropout(places), None)  # [T, 3, H, K], [2 S, 3, H, K]
-        mixed = [self._attend(qkv, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
+        grids = zip(batch.buckets, in_grids(qkv, batch.buckets), strict=True)
+        mixed = [self._attend(grid, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket, grid in grids]
         return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
 
-    def _attend(self, qkv: Tensor, of_places: Tensor, bucket: Bucket) -> Tensor:
+    def _attend(self, grid: Tensor, of_places: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
-        q, k, v = in_grid(qkv, bucket)
+        q, k, v = grid
         scale = (3 * self.head_width) ** -0.5
         bias = self._bias(q, k, of_places) * scale
         if bucket.inside is not None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertkit.model.attention import Attention, Places, in_grid, spans
+from bertkit.model.attention import Attention, Places, in_grids, spans
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
 from bertkit.model.local import attend_near
@@ -30,13 +30,14 @@ class LongAttention(Attention):
         shape = (-1, 3, self.heads, self.head_width)
         qkv, global_qkv = self.qkv(x).view(shape), self.global_qkv(x).view(shape)
         chosen = choose_global(batch, self.choice)  # [T]
-        mixed = [self._attend(qkv, global_qkv, chosen, bucket).transpose(1, 2).flatten(0, 1) for bucket in batch.buckets]
+        grids = zip(batch.buckets, *(in_grids(one, batch.buckets) for one in (qkv, global_qkv)), strict=True)
+        mixed = [self._attend(near, far, chosen, bucket).transpose(1, 2).flatten(0, 1) for bucket, near, far in grids]
         return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
 
-    def _attend(self, qkv: Tensor, global_qkv: Tensor, chosen: Tensor, bucket: Bucket) -> Tensor:
+    def _attend(self, near: Tensor, far: Tensor, chosen: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
         rate = self.rate if self.training else 0.0
-        q, k, v = in_grid(qkv, bucket)  # [n, H, L, K]
+        q, k, v = near  # [n, H, L, K]
         inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
         early = torch.arange(inside.shape[1], 0, -1, device=seen.device)
@@ -45,7 +46,7 @@ class LongAttention(Attention):
         there = seen.gather(1, at)
         far_k, far_v = _pick(k, at), _pick(v, at)
         mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (far_k, far_v, there))
-        q, k, v = in_grid(global_qkv, bucket)
+        q, k, v = far
         mask = inside[:, None, None]
         everywhere = F.scaled_dot_product_attention(_pick(q, at), k, v, attn_mask=mask, dropout_p=rate)  # [n, H, G, K]
         index = at[:, None, :, None].expand_as(everywhere)
