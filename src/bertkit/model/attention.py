@@ -78,7 +78,7 @@ def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False, wind
         window = 0
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
         return _attend_packed(qkv, batch, dropout, causal, window)
-    if qkv.is_cuda or not (dropout or torch.is_grad_enabled()):
+    if qkv.is_cuda:
         return _attend_in_grids(qkv, batch, dropout, causal, window)
     with torch.autocast("cpu", enabled=False):  # in 16 bits a processor's gradient takes up to nine times as long
         return _attend_in_grids(qkv.float(), batch, dropout, causal, window).to(qkv.dtype)
