@@ -254,7 +254,7 @@ def stopped(home, moment, model, data, out, monkeypatch, call=1):
             bertkit.predict(model, data, out)
 
 
-MOMENTS = [(files, "_write", 3, 10), (files, "_finish", 1, 23), (files, "_join", 1, 23), (files.shutil, "rmtree", 2, 23)]
+MOMENTS = [(files, "_write", 3, 10), (files, "_finish", 1, 23), (files, "_join", 1, 23), (files.shutil, "rmtree", 1, 23)]
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
@@ -267,6 +267,34 @@ def test_a_stopped_run_goes_on(home, moment, call, resumed, ending, models, tmp_
     assert (facts["resumed"], facts["rows"]) == (resumed, 23)
     assert out.read_bytes() == (tmp_path / f"whole{ending}").read_bytes()
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_two_runs_do_not_write_to_one_place(fresh, models, tmp_path, monkeypatch):
+    data, model, out = sentences(12, tmp_path), models / "classification", tmp_path / "out.csv"
+    real, refused = files._write, []
+
+    def meet(*given):
+        with pytest.raises(InputError, match=r"another run writes to .*out.csv.parts; wait for it"):
+            bertkit.predict(model, data, out, fresh=fresh)
+        refused.append(given)
+        real(*given)
+
+    monkeypatch.setattr(files, "_write", meet)
+    assert bertkit.predict(model, data, out)["rows"] == len(read(out)) == 12
+    assert len(refused) == 3
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_lost_parts_are_not_passed_over(models, tmp_path, monkeypatch):
+    data, out = sentences(12, tmp_path), tmp_path / "out.csv"
+    real, parts = files._finish, tmp_path / "out.csv.parts"
+    monkeypatch.setattr(files, "_finish", lambda *given: (parts / "00000001.part").unlink() or real(*given))
+    with pytest.raises(InputError, match=r"out.csv.parts lost parts, or holds those of another run; --fresh begins anew"):
+        bertkit.predict(models / "classification", data, out)
+    assert not out.exists()
+    monkeypatch.undo()
+    assert bertkit.predict(models / "classification", data, out, fresh=True)["rows"] == 12
 
 
 CHANGES = {
@@ -308,6 +336,7 @@ def test_what_is_done_is_not_overwritten_unasked(models, tmp_path):
     with pytest.raises(InputError, match=r"exists; give another --out, or --fresh"):
         bertkit.predict(models / "classification", data, out)
     assert out.read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == [data, out]
 
 
 BAD_CSV = "text,n\nthe cat,1\nthe dog\n ,3\nthe cow,4\nthe,fish,5\nthe duck,6\nthe \0,7\nthe horse,8\n"

@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, count, islice
@@ -190,15 +191,17 @@ def predict_file(
     bundle, parts = open_bundle(model), out.with_name(f"{out.name}.parts")
     source, form = _open(bundle, data, columns, bad, all_classes)
     settings = _settings(bundle, source, form) | {"device": bundle.device(device), "precision": precision}
-    done = _begin(parts, out, settings, fresh)
     threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else 0
     make = partial(Answerer, bundle, replace(source), form, device, precision, threads)
-    with bar("predicting", _count(data)) as show, ENGINES[engine](make, workers) as run:
-        for number, (content, unusable) in enumerate(run(source.chunks(done)), start=done):
-            _write(parts / f"{number:08}", content, unusable, source)
-            rate = (number + 1 - done) * CHUNK / (time.monotonic() - begin)
-            show(min((number + 1) * CHUNK, source.read), f"{rate:,.0f} rows/s")
-    left = _finish(parts, out, form)
+    with _alone(parts):
+        there = done = _begin(parts, out, settings, fresh)
+        with bar("predicting", _count(data)) as show, ENGINES[engine](make, workers) as run:
+            for content, unusable in run(source.chunks(done)):
+                _write(parts / f"{there:08}", content, unusable, source)
+                there += 1
+                rate = (there - done) * CHUNK / (time.monotonic() - begin)
+                show(min(there * CHUNK, source.read), f"{rate:,.0f} rows/s")
+        left = _finish([parts / f"{number:08}.part" for number in range(there)], out, form)
     told = {"out": str(out), "rows": source.read - left, "bad": left, "resumed": min(done * CHUNK, source.read)}
     return told | {"seconds": round(time.monotonic() - begin, 1)}
 
@@ -278,13 +281,30 @@ def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
     return given | {"text": source.columns.text, "pair": source.columns.pair, "answers": form.added, "chunk": CHUNK}
 
 
+@contextmanager
+def _alone(parts: Path) -> Iterator[None]:
+    """Keeps other runs out until this one ends, however it ends."""
+    parts.mkdir(parents=True, exist_ok=True)
+    with open(parts / "lock", "w") as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (ImportError, OSError) as error:  # not all systems have such locks
+            if isinstance(error, BlockingIOError):
+                raise InputError(f"another run writes to {parts}; wait for it, or give another --out") from error
+        yield
+
+
 def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int:
     """How many parts are there already; those of another run are refused, or removed if so wished."""
     told = parts / "settings.json"
     if fresh or not any(parts.glob("*.part")):
         if out.exists() and not fresh:
+            shutil.rmtree(parts, ignore_errors=True)
             raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
-        shutil.rmtree(parts, ignore_errors=True)
+        for old in parts.glob("*.*"):  # all but the lock
+            old.unlink()
         write_text(told, json.dumps(settings))
     found = read_json(told, InputError)
     if differing := ", ".join(name for name in settings if found.get(name) != settings[name]):
@@ -301,17 +321,20 @@ def _write(name: Path, content: bytes, bad: list[Row], source: Source) -> None:
             aside.write_bytes(written)
 
 
-def _finish(parts: Path, out: Path, form: Format) -> int:
+def _finish(names: list[Path], out: Path, form: Format) -> int:
     """Joins the parts, and removes them; the output comes last, so that it is whole where it stands. Tells the bad rows."""
+    parts = names[0].parent
+    if sorted(parts.glob("*.part")) != names:
+        raise InputError(f"{parts} lost parts, or holds those of another run; --fresh begins anew")
     bad = out.with_name(f"{out.name}.bad.jsonl")
     with new_file(parts / "bad.jsonl") as aside:
-        _join(sorted(parts.glob("*.bad")), aside)
+        _join([name.with_suffix(".bad") for name in names], aside)
     with new_file(parts / "whole") as aside:
-        form.join(sorted(parts.glob("*.part")), aside)
+        form.join(names, aside)
     rows = _count(parts / "bad.jsonl")
     (parts / "bad.jsonl").replace(bad) if rows else bad.unlink(missing_ok=True)
     (parts / "whole").replace(out)
-    shutil.rmtree(parts)
+    shutil.rmtree(parts, ignore_errors=True)
     return rows
 
 
