@@ -199,7 +199,7 @@ def predict(
     yield facts
     yield f"{facts['rows']:,} rows in {facts['seconds']:,} s → {out}"
     if facts["bad"]:
-        yield f"{facts['bad']:,} bad rows were kept aside in {out}.bad.jsonl"
+        yield f"{facts['bad']:,} bad rows were kept aside in {facts['out']}.bad.jsonl"
 
 
 @app.command(epilog="Example: bertkit serve sentiment=run/model bert-base-uncased --port 8000")

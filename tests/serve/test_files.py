@@ -368,6 +368,24 @@ def test_bad_rows_stop_or_are_kept_aside(content, ending, name, good, lines, mod
     assert [json.loads(line) for line in Path(f"{out}.bad.jsonl").read_text().splitlines()] == kept
 
 
+def test_bad_rows_of_several_lines_are_kept_whole(models, tmp_path):
+    data, out = tmp_path / "in.csv", tmp_path / "out.csv"
+    data.write_text('text,n\nthe cat,1\n"never, closed\r\nthe one,3\nfour "x",5\n"the\n\ndog",2,3\n"a\ncow",4\n5\nit,6\n')
+    facts = bertkit.predict(models / "classification", data, out, bad="skip")
+    assert (facts["rows"], [row["n"] for row in read(out)]) == (3, ["1", "4", "6"])
+    kept = [(row["line"], row["row"]) for row in read(Path(f"{out}.bad.jsonl"))]
+    assert kept == [(3, '"never, closed\r\nthe one,3\nfour "x",5'), (6, '"the\n\ndog",2,3'), (11, "5")]
+
+
+def test_a_link_stays_and_leads_to_the_answers(models, tmp_path):
+    link, data = tmp_path / "link.csv", sentences(3, tmp_path)
+    link.symlink_to(tmp_path / "far" / "out.csv")
+    bertkit.predict(models / "classification", data, link)
+    assert link.is_symlink()
+    assert len(read(tmp_path / "far" / "out.csv")) == 3
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "far", data, link]
+
+
 def test_bytes_that_nobody_reads_stay(models, tmp_path):
     data = tmp_path / "in.csv"
     data.write_bytes(b'text,note\nthe cat,\xff\nthe dog,"a\r\nb"\n')

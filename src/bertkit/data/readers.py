@@ -96,6 +96,7 @@ class Table:
     records: list[Any] = field(default_factory=list)
     skipped: int = 0
     complaints: list[str] = field(default_factory=list)
+    last: int = 0  # line of the row that was cut into cells just now
 
     def complain(self, message: str, line: int) -> None:
         if self.bad == "stop":
@@ -243,11 +244,13 @@ def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
             begin = reader.line_num + 1
             try:
                 if cells := next(reader, None):  # type: ignore[arg-type]
+                    table.last = reader.line_num
                     yield begin, cells
             except csv.Error as error:
                 if "end of data" in str(error):  # no row after it is left to read
                     raise DataError("a quoted cell begins here and never ends; close it", table.path, begin) from error
-                table.complain(f"not CSV up to line {reader.line_num} ({error}); double the quotes inside a cell", begin)
+                table.last = reader.line_num
+                table.complain(f"not CSV up to line {table.last} ({error}); double the quotes inside a cell", begin)
 
 
 def _json_rows(table: Table) -> Rows:

@@ -50,13 +50,14 @@ Chunk = tuple[list[tuple[int, Row]], list[Row], bool]  # rows with their lines, 
 
 @dataclass
 class Source(Table):
-    """The input: a table that is read in chunks and keeps its bad rows; of those that cannot be cut into cells, the line."""
+    """The input: a table that is read in chunks and keeps bad rows; of those that cannot be cut into cells, their lines."""
 
     kept: list[Row] = field(default_factory=list)
     read: int = 0  # rows, bad ones among them
 
     def complain(self, message: str, line: int) -> None:
         raw = next((text for at, text in self.lines if at == line), "")
+        raw += "".join(text for _, text in islice(self.lines, max(0, self.last - line)))
         self.kept.append(dict(line=line, reason=message, row=raw.rstrip("\r\n")))
 
     @cached_property
@@ -186,7 +187,7 @@ def predict_file(
     precision: str = "fp32",
 ) -> dict[str, Any]:
     """Writes the rows of `data` with a model's answers to `out`; run again, it goes on where it stopped."""
-    data, out, begin = Path(data), Path(out), time.monotonic()
+    data, out, begin = Path(data), Path(out).resolve(), time.monotonic()
     _check(data, out, bad, engine, workers)
     bundle, parts = open_bundle(model), out.with_name(f"{out.name}.parts")
     source, form = _open(bundle, data, columns, bad, all_classes)
@@ -210,7 +211,7 @@ def _check(data: Path, out: Path, bad: str, engine: str, workers: int) -> None:
     if data.suffix.lower() not in FORMATS or not data.is_file():
         lacks = "" if data.is_file() else "no such file; "
         raise DataError(f"{lacks}expected a file that ends in {', '.join(FORMATS)}", data)
-    if out.is_dir() or out.resolve() == data.resolve():
+    if out.is_dir() or out == data.resolve():
         raise InputError(f"{out} is {'a folder' if out.is_dir() else 'the input'}; expected a file to write")
     if out.suffix.lower() != data.suffix.lower():
         raise InputError(f"{out}: expected a name that ends in {data.suffix}, the input's format")
