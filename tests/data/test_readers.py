@@ -119,6 +119,9 @@ def test_parquet(tmp_path):
     table = read_records(tmp_path / "a.parquet", "classification", bad="skip")
     assert bare(table.records) == [("a", "c", "0")]
     assert table.complaints == [f'{tmp_path / "a.parquet"}:2: no label in "label"; fill it in']
+    parquet.write_table(arrow.table([["a"], ["b"]], names=["text", "text"]), tmp_path / "twice.parquet")
+    with pytest.raises(DataError, match=r"twice\.parquet: .*the same name twice; rename one"):
+        read_records(tmp_path / "twice.parquet", "classification", labelled=False)
     (tmp_path / "b.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(DataError, match=r"b\.parquet: not a readable parquet file"):
         read_records(tmp_path / "b.parquet", "classification")

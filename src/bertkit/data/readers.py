@@ -308,10 +308,12 @@ def _conll_rows(table: Table) -> Rows:
 def _parquet_rows(path: Path) -> Rows:
     parquet = import_extra("pyarrow.parquet", "parquet", "reading .parquet")
     try:
-        parts = parquet.ParquetFile(path).iter_batches(1024)
-        yield from enumerate((row for part in parts for row in part.to_pylist()), start=1)
+        file = parquet.ParquetFile(path)
+        if len(names := file.schema_arrow.names) > len(set(names)):
+            raise ValueError("the same name twice; rename one")
+        yield from enumerate((row for part in file.iter_batches(1024) for row in part.to_pylist()), start=1)
     except (OSError, ValueError) as error:
-        raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]}); fetch it again", path) from error
+        raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]}); fetch or mend it", path) from error
 
 
 def _dataset_rows(path: Path) -> Rows:
