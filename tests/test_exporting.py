@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from support.exports import bundle_of
@@ -12,6 +13,7 @@ import bertkit
 from bertkit import exporting
 from bertkit.bundle.bundle import load_bundle, save_bundle
 from bertkit.errors import ArtifactError, InputError
+from bertkit.tasks.task import TaskSettings
 
 
 @pytest.fixture
@@ -48,6 +50,37 @@ def test_in_python_without_a_sample(model, tmp_path):
         bertkit.export(model, model)
     with pytest.raises(InputError, match="to is 'tflite'; expected one of onnx"):
         bertkit.export(model, tmp_path / "lite", to="tflite")
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin", "model.safetensors.index.json"])
+def test_weights_beside_a_graph_stay(weights, model, tmp_path):
+    bertkit.export(model, tmp_path / "out")
+    (tmp_path / "out" / weights).write_text("mine")
+    with pytest.raises(ArtifactError, match=r"out holds a model\.onnx, but more than bertkit exported; give another place"):
+        bertkit.export(model, tmp_path / "out")
+    assert (tmp_path / "out" / weights).read_text() == "mine"
+
+
+def test_what_others_exported_is_not_replaced(model, tmp_path):
+    bertkit.export(model, tmp_path / "out")
+    (tmp_path / "out" / "bertkit.json").unlink()
+    with pytest.raises(ArtifactError, match="give another place"):
+        bertkit.export(model, tmp_path / "out")
+
+
+def test_half_a_point_may_be_lost(tmp_path):
+    class Fake:
+        headline = "accuracy"
+        settings = TaskSettings(task="classification")
+
+        def score(self, records, answers):
+            return {"accuracy": answers}
+
+    before, after = mock.Mock(**{"answer.return_value": 0.905}), mock.Mock(**{"answer.return_value": 0.9})
+    assert exporting._scores(Fake(), before, after, mock.MagicMock())["after"] == 0.9
+    after.answer.return_value = 0.8999
+    with pytest.raises(ArtifactError, match="too much was lost"):
+        exporting._scores(Fake(), before, after, mock.MagicMock())
 
 
 def test_vectors_are_compared_on_texts(tmp_path):

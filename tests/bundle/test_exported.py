@@ -6,9 +6,12 @@ import sys
 
 import onnx
 import pytest
+import torch
+from safetensors.torch import load_file
 from support.exports import bundle_of, exported
 
 import bertkit
+from bertkit.bundle.bundle import save_bundle
 from bertkit.bundle.exported import Exported
 from bertkit.errors import ArtifactError, InputError, MissingExtra
 from bertkit.serve.predictor import Model
@@ -80,6 +83,22 @@ def test_data_outside_the_folder_is_refused(folder, place):
 def test_a_damaged_graph_is_refused(folder, content):
     (folder / "model.onnx").write_bytes(content)
     with pytest.raises(ArtifactError, match="damaged or cut off"):
+        bertkit.load(folder)
+
+
+def test_a_graph_beside_weights_does_not_hide_them(tmp_path):
+    bundle = bundle_of("bert", "classification")
+    save_bundle(bundle, tmp_path / "m")
+    expected = bertkit.load(tmp_path / "m", device="cpu").classify("the cat")
+    torch.save(load_file(tmp_path / "m" / "model.safetensors"), tmp_path / "m" / "pytorch_model.bin")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    (tmp_path / "m" / "model.onnx").write_bytes(b"somebody else's")
+    assert bertkit.load(tmp_path / "m", device="cpu").classify("the cat") == expected
+
+
+def test_a_graph_of_others_is_refused(folder):
+    (folder / "bertkit.json").unlink()
+    with pytest.raises(ArtifactError, match="was exported, which is for answers alone"):
         bertkit.load(folder)
 
 

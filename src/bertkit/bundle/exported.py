@@ -23,6 +23,7 @@ from bertkit.model.batch import Batch
 from bertkit.text import protobuf
 
 GRAPH = "model.onnx"
+WEIGHTS = ("*.safetensors*", "pytorch_model*", "*.ckpt*")  # beside which a graph is but a copy of the model
 SHARE = 256  # tokens of a batch for each core: what they become stays in its cache
 PARTS = {  # where in a graph's messages tensors may lie: message → field → message
     "model": {7: "graph", 20: "training", 25: "function"},
@@ -39,12 +40,18 @@ PARTS = {  # where in a graph's messages tensors may lie: message → field → 
 def open_bundle(name: Path | str) -> Bundle:
     """Reads an exported folder, or whatever else is a model."""
     path = find_model(name)
-    if (path / GRAPH).is_file() and not (path / "model.safetensors").exists():
+    if is_export(path):
         facts = read_facts(path)
         return ExportedBundle(Exported(facts), facts.read_tokenizer(), facts.family, facts.provenance, facts.task)
     from bertkit.bundle.bundle import load_bundle
 
     return load_bundle(name)
+
+
+def is_export(folder: Path) -> bool:
+    """Whether bertkit exported it, and it holds nothing but the graph to answer with."""
+    ours = (folder / GRAPH).is_file() and (folder / "bertkit.json").is_file()
+    return ours and not any(file for kind in WEIGHTS for file in folder.glob(kind))
 
 
 class ExportedBundle(Bundle):
