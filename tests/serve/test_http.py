@@ -9,6 +9,7 @@ from threading import Event
 import numpy as np
 import pytest
 import torch
+from support.exports import bundle_of, exported
 from support.records import RECORDS
 from tasks.test_task import WORDS
 
@@ -115,18 +116,33 @@ def test_openai_clients_understand_the_embeddings(client, models, asked):
 
 def test_it_tells_what_it_serves(client):
     told = {one["id"]: one for one in client.get("/v1/models").json()["data"]}
-    assert told["plain"]["answers"] == ["embed", "features", "fill", "next"]
-    assert told["similarity"]["answers"] == ["embed", "features"]
+    assert told["plain"]["answers"] == ["embed", "fill", "next", "tokenize", "attention"]
+    assert told["similarity"]["answers"] == ["embed", "tokenize", "attention"]
     assert len(told["classification"]["labels"]) >= 2
     paths = client.get("/openapi.json").json()["paths"]
     assert {f"/v1/{verb}" for verb in [*ASKED, "embeddings"]} < set(paths)
     assert [client.get(path).json()["status"] for path in ("/health", "/ready")] == ["alive", "ready"]
 
 
+def test_attention_is_asked_of_a_model_that_shows_it(models, tmp_path):
+    with TestClient(
+        create_app({"fast": bertkit.Model(exported(bundle_of(), tmp_path / "m")), "plain": models["plain"]})
+    ) as client:
+        assert client.post("/v1/attention", json=ASKED["attention"]).json()["model"] == "plain"
+        assert client.post("/v1/tokenize", json=ASKED["tokenize"]).json()["model"] == "fast"
+        told = {one["id"]: one["answers"] for one in client.get("/v1/models").json()["data"]}
+        assert (told["fast"], "attention" in told["plain"]) == (["embed", "fill", "next", "tokenize"], True)
+
+
 BAD = [
     ("fill", {"texts": ["the [MASK]", "no mask"]}, "texts", "no [MASK] in 'no mask'"),
     ("fill", {"texts": ["[MASK]"], "top": 99}, "top", "top is 99"),
-    ("fill", {"texts": ["[MASK]"], "model": "qa"}, "model", "model 'qa' cannot fill; it can embed, features, ask"),
+    (
+        "fill",
+        {"texts": ["[MASK]"], "model": "qa"},
+        "model",
+        "model 'qa' cannot fill; it can embed, ask, tokenize, attention",
+    ),
     ("embed", {"texts": ["a"], "model": "none"}, "model", "'none' is not served; expected one of plain, "),
     ("embed", {"texts": []}, "texts", "at least 1 item"),
     ("embed", {"texts": [TEXT, " "]}, "texts", "text 2 is empty"),

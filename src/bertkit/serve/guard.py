@@ -13,6 +13,7 @@ from typing import Any
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from bertkit.bundle.exported import ExportedBundle
 from bertkit.errors import InputError
 from bertkit.serve.batching import Batcher
 from bertkit.serve.predictor import Model
@@ -52,22 +53,23 @@ class Desk:
         sizes = [2.0**power for power in range(9)]
         batch = Histogram("bertkit_batch_texts", "Texts of a batch.", ["model"], registry=told, buckets=sizes)
         waiting = Gauge("bertkit_queue_texts", "Texts that wait.", ["model"], registry=told)
-        self.batchers = dict[str, Batcher]()
+        self.batchers, self.can = dict[str, Batcher](), dict[str, list[str]]()
         for name, model in models.items():
             batcher = Batcher(model, queue=limits.queue, wait=limits.wait, seen=batch.labels(name).observe)
             waiting.labels(name).set_function(partial(getattr, batcher, "waiting"))
             self.batchers[name] = batcher
+            own = [verb for verb in model.answers() if verb != "features"]
+            self.can[name] = [*own, "tokenize", *["attention"] * (not isinstance(model.bundle, ExportedBundle))]
 
     def pick(self, verb: str, name: str | None) -> tuple[str, Batcher]:
         """The model of that name, or the first that can do it."""
-        can = {name: [*batcher.model.answers(), "tokenize", "attention"] for name, batcher in self.batchers.items()}
-        chosen = name or next((name for name, verbs in can.items() if verb in verbs), "")
+        chosen = name or next((name for name, verbs in self.can.items() if verb in verbs), "")
         if not chosen:
             raise InputError(f"model that can {verb} is not served; see /v1/models")
-        if chosen not in can:
-            raise InputError(f"model {chosen!r} is not served; expected one of {', '.join(can)}")
-        if verb not in can[chosen]:
-            raise InputError(f"model {chosen!r} cannot {verb}; it can {', '.join(can[chosen])}")
+        if chosen not in self.can:
+            raise InputError(f"model {chosen!r} is not served; expected one of {', '.join(self.can)}")
+        if verb not in self.can[chosen]:
+            raise InputError(f"model {chosen!r} cannot {verb}; it can {', '.join(self.can[chosen])}")
         return chosen, self.batchers[chosen]
 
     def note(self, scope: Any, status: int, seconds: float) -> None:

@@ -286,8 +286,9 @@ async def playground() -> HTMLResponse:
 @router.get("/v1/models")
 async def models(request: Request) -> Models:
     """What is served, and what each model can be asked."""
-    served = {name: batcher.model.describe() for name, batcher in request.app.state.desk.batchers.items()}
-    return {"data": [{"id": name, **facts} for name, facts in served.items()]}  # type: ignore[return-value]
+    desk = request.app.state.desk
+    served = [{"id": name, **each.model.describe(), "answers": desk.can[name]} for name, each in desk.batchers.items()]
+    return {"data": served}  # type: ignore[return-value]
 
 
 @router.get("/health")
