@@ -93,6 +93,31 @@ def test_by_keyboard_alone(address, browser):
     page.close()
 
 
+def test_a_late_answer_stays_out_of_another_tab(address, browser):
+    page = browser.new_page()
+    held = []
+    page.route("**/v1/tokenize", lambda route: held.append(route))
+    page.goto(f"{address}/#tokenize")
+    page.click("button.go")
+    page.wait_for_selector("#answer[aria-busy]", state="attached")
+    page.click("nav button[data-name=attention]")
+    with page.expect_response("**/v1/tokenize"):
+        held[0].continue_()
+    page.wait_for_timeout(200)
+    assert page.inner_text("#answer") == ""
+    assert page.get_attribute("#answer", "aria-busy") is None
+    page.close()
+
+
+def test_a_wrong_key_is_told(address, browser):
+    page = browser.new_page()
+    page.on("dialog", lambda dialog: dialog.accept("wrong"))
+    page.route("**/v1/models", lambda route: route.fulfill(status=401, json={"detail": "The key is missing or wrong."}))
+    page.goto(address)
+    page.wait_for_selector("#about:text-is('The key is missing or wrong.')")
+    page.close()
+
+
 def test_what_cannot_be_answered_is_said(address, browser):
     page = browser.new_page()
     page.goto(f"{address}/#fill")
