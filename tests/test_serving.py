@@ -15,6 +15,7 @@ from support.stories import stories
 from typer.testing import CliRunner
 
 import bertkit
+from bertkit.asking import _named
 from bertkit.cli import app
 from bertkit.errors import InputError, MissingExtra
 
@@ -103,6 +104,9 @@ def test_refusals(folder, monkeypatch):
     error = serve(folder, folder)
     assert isinstance(error, InputError)
     assert "two models are named alike (model, model)" in str(error)
+    monkeypatch.chdir(folder)
+    assert _named(".") == ("model", ".")
+    assert _named("mine=.") == ("mine", ".")
     monkeypatch.setitem(sys.modules, "fastapi", None)
     error = serve(folder)
     assert isinstance(error, MissingExtra)

@@ -258,4 +258,4 @@ def _write_numpy(path: Path, ending: str, *array: Any, **arrays: Any) -> None:
 def _named(model: str) -> tuple[str, str]:
     """NAME=MODEL, or a model under the last part of its own name."""
     name, _, place = model.rpartition("=")
-    return (name, place) if name and not Path(model).exists() else (Path(model).name, model)
+    return (name, place) if name and not Path(model).exists() else (Path(model).name or Path(model).resolve().name, model)

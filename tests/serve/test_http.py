@@ -5,6 +5,7 @@ import base64
 import json
 import shutil
 from threading import Event
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -176,6 +177,12 @@ def test_nonsense_is_the_clients_fault(client, content):
     reply.json()
 
 
+def test_json_that_is_not_called_so_is_told_how(client):
+    for content, kind in ((b'{"texts": ["the cat"]}', "application/x-www-form-urlencoded"), (b"[1]", "application/json")):
+        (told,) = client.post("/v1/embed", content=content, headers={"Content-Type": kind}).json()["detail"]
+        assert told["msg"] == "expected a JSON object, with Content-Type: application/json"
+
+
 def test_limits(model):
     client = TestClient(create_app({"m": model}, limits=Limits(texts=3, tokens=40, body=2000)))
     assert client.post("/v1/embed", json={"texts": ["a", "b", "c"]}).status_code == 200
@@ -191,6 +198,10 @@ def test_the_key(model):
     for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "schlüssel".encode()}):
         reply = client.get("/v1/models", headers=given)
         assert (reply.status_code, reply.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert client.get("/v1/models", headers={"Authorization": "bearer schlüssel".encode()}).status_code == 200
+    assert client.get("/v1/models", headers={"Authorization": "Bearer Schlüssel".encode()}).status_code == 401
+    (scheme,) = client.get("/openapi.json").json()["components"]["securitySchemes"].values()
+    assert scheme == {"type": "http", "scheme": "bearer"}
     assert client.get("/metrics").status_code == 401
     assert client.get("/v1/models", headers={"Authorization": "Bearer schlüssel".encode()}).status_code == 200
     assert client.get("/health").status_code == 200
@@ -338,6 +349,11 @@ def test_the_log_is_a_line_of_json_a_request(model, capsys, log_texts):
     told = (first["route"], first["status"], first["texts"], first["tokens"], first.get("said"))
     assert told == ("/v1/embed", 200, 2, 7, ["mara is", "baker"] if log_texts else None)
     assert (second["route"], second["status"]) == ("other", 404)
+
+
+def test_a_log_that_nobody_reads_breaks_nothing(model, monkeypatch):
+    monkeypatch.setattr("sys.stderr", mock.Mock(**{"write.side_effect": BrokenPipeError}))
+    assert TestClient(create_app({"m": model})).get("/health").status_code == 200
 
 
 def test_metrics_count(model):

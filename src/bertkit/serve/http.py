@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, get
 
 import numpy as np
 import uvicorn
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
@@ -154,6 +155,8 @@ async def _refuse(request: Request, error: Any) -> Response:
         details = [{name: one[name] for name in ("loc", "msg", "type")} for one in error.errors()]
         if details[0]["type"] == "json_invalid":
             return refusal(400)
+        if details[0]["type"] == "model_attributes_type":
+            details[0]["msg"] = "expected a JSON object, with Content-Type: application/json"
     else:
         fields, word = request.state.fields, str(error).split()[0]  # the model first, then what the route reads
         details = [{"loc": ["body", word if word in fields else fields[1]], "msg": str(error), "type": "input"}]
@@ -325,7 +328,8 @@ def create_app(
 
     app = FastAPI(title="bertkit", lifespan=lifespan, docs_url=None, redoc_url=None)  # theirs load from elsewhere
     app.state.desk = desk
-    app.include_router(router)
+    told = [Depends(HTTPBearer(auto_error=False))] if key else []  # for /openapi.json; it is the Guard that asks for it
+    app.include_router(router, dependencies=told)
     app.add_middleware(Guard, desk=desk)
     for error in (InputError, RequestValidationError, Busy):
         app.add_exception_handler(error, _refuse)
