@@ -166,6 +166,26 @@ def test_refusals_are_one_line_with_exit_code_2(folder, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_help_that_was_not_asked_for_has_no_empty_line_behind():
+    for verb in ([], ["data"]):
+        done = run(*verb, code=2)
+        assert (done.stdout.split()[0], done.stderr) == ("Usage:", "")
+
+
+def test_without_torch_it_says_what_to_install(folder):
+    code = "import sys; sys.modules['torch'] = None; import bertkit.cli as c; c.main()"
+    done = subprocess.run([sys.executable, "-c", code, "fill", "x", "-m", folder], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "bertkit: this verb needs torch, which is not installed: pip install torch\n"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text(folder, tmp_path):
+    (tmp_path / "texts").write_text("\ufeffmara is\nbaker", encoding="utf-8")
+    for place, stdin in ((tmp_path / "texts", None), ("-", "\ufeffmara is\nbaker")):
+        told = json.loads(run("features", "--file", place, "-m", folder, "--json", stdin=stdin).stdout)
+        assert told[0]["pieces"][1] == "mara"
+
+
 def test_debug_shows_the_traceback(folder):
     done = run("--debug", "fill", "x", "-m", folder, code=1)
     assert "Traceback" in done.stderr

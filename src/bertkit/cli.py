@@ -10,7 +10,7 @@ from typer import Argument, Option
 import bertkit
 from bertkit import console
 from bertkit.console import Told, app, readable, verb
-from bertkit.errors import BertkitError
+from bertkit.errors import BertkitError, MissingExtra
 from bertkit.models import DEFAULT
 
 TASKS = ("classification", "multilabel", "regression", "tagging", "qa", "choice", "similarity")
@@ -280,6 +280,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
+        if getattr(error, "name", "") == "torch":  # which an exported model is asked without
+            error = MissingExtra("this verb needs torch, which is not installed: pip install torch")
         usage = getattr(error, "format_message", None)  # what the parser raises, under a name that changes
         if debug or not (usage or isinstance(error, BertkitError | OSError)):
             raise
@@ -289,5 +291,6 @@ def main() -> None:
 
 
 def _complain(message: str, code: int) -> int:
-    print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
+    if message:  # the parser's has none where it printed the help
+        print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
     return code

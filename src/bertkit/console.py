@@ -115,7 +115,7 @@ def read_texts(
         raise InputError(f"{file}: byte {error.start} is not UTF-8; convert the file to UTF-8") from error
     if not content.strip():
         raise InputError(f"{file}: holds no text; expected one text a line")
-    return content.removesuffix("\n").split("\n")
+    return content.removeprefix("\ufeff").removesuffix("\n").split("\n")
 
 
 def name_columns(text: TextColumn = None, pair: PairColumn = None, label: LabelColumn = None) -> dict[str, str | None]:
