@@ -280,8 +280,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
-        if getattr(error, "name", "") == "torch":  # which an exported model is asked without
-            error = MissingExtra("this verb needs torch, which is not installed: pip install torch")
+        error = MissingExtra("this verb needs torch: pip install torch") if getattr(error, "name", "") == "torch" else error
         usage = getattr(error, "format_message", None)  # what the parser raises, under a name that changes
         if debug or not (usage or isinstance(error, BertkitError | OSError)):
             raise

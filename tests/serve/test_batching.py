@@ -9,7 +9,7 @@ import pytest
 from support.stories import stories
 
 from bertkit.errors import InputError
-from bertkit.serve.batching import Batcher, Draining, QueueFull
+from bertkit.serve.batching import Batcher, Busy, QueueFull
 
 SOON = 10  # seconds in which anything here must have happened
 
@@ -104,7 +104,7 @@ def test_a_closed_queue_finishes_what_it_took(echo):
     echo.door.set()
     batcher.close()
     assert [future.result(0) for future in futures] == [[(str(n),)] for n in range(5)]
-    with pytest.raises(Draining):
+    with pytest.raises(Busy, match="shutting down"):
         batcher.ask("embed", ["late"], tokens=1)
 
 

@@ -18,15 +18,11 @@ from bertkit.serve.predictor import Model
 
 
 class Busy(BertkitError):
-    """A request that was not taken."""
+    """A request that was not taken: the queue is closed, or full."""
 
 
 class QueueFull(Busy):
     """More texts wait than the queue takes."""
-
-
-class Draining(Busy):
-    """The queue takes nothing more; what it took is being answered."""
 
 
 @dataclass(eq=False)
@@ -52,8 +48,7 @@ class Batcher:
     ):
         self.model, self.queue, self.wait, self.seen = model, queue, wait, seen
         self.model.quiet = True
-        self._requests = list[_Request]()
-        self._changed, self._closed = Condition(), False
+        self._requests, self._changed, self._closed = list[_Request](), Condition(), False
         self._worker = Thread(target=self._work, name="bertkit-batches", daemon=True)
         self._worker.start()
 
@@ -69,7 +64,7 @@ class Batcher:
             raise InputError(f"pairs are {len(columns[1])} for {request.rows} texts; give one partner to each")
         with self._changed:
             if self._closed:
-                raise Draining("the server is shutting down; ask another, or this one when it is back")
+                raise Busy("the server is shutting down; ask another, or this one when it is back")
             if self.waiting + request.rows > self.queue:
                 raise QueueFull(f"{self.waiting} texts wait and {self.queue} may; ask again in a moment")
             self._requests.append(request)

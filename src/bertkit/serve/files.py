@@ -197,9 +197,8 @@ def predict_file(
     with _alone(parts):
         there = done = _begin(parts, out, settings, fresh)
         with bar("predicting", _count(data)) as show, ENGINES[engine](make, workers) as run:
-            for content, unusable in run(source.chunks(done)):
-                _write(parts / f"{there:08}", content, unusable, source)
-                there += 1
+            for there, (content, unusable) in enumerate(run(source.chunks(done)), start=done + 1):
+                _write(parts / f"{there - 1:08}", content, unusable, source)
                 rate = (there - done) * CHUNK / (time.monotonic() - begin)
                 show(min(there * CHUNK, source.read), f"{rate:,.0f} rows/s")
         left = _finish([parts / f"{number:08}.part" for number in range(there)], out, form)

@@ -180,8 +180,7 @@ async def _admit(request: Request, asked: Any, verb: str, texts: Sequence[str]) 
 
 async def _answer(request: Request, asked: Any, verb: str, *columns: Sequence[Any], **settings: Any) -> Any:
     """The answers to the rows of the columns, which are texts or choices."""
-    rows = [row for column in columns for row in column]
-    texts = [text for row in rows for text in ([row] if isinstance(row, str) else records.texts(row))]
+    texts = [text for rows in columns for row in rows for text in ([row] if isinstance(row, str) else records.texts(row))]
     name, batcher = await _admit(request, asked, verb, texts)
     method = "answer" if verb == "choose" else verb  # which takes many choices at once
     found = await asyncio.wrap_future(batcher.ask(method, *columns, tokens=request.state.tokens, **settings))

@@ -136,9 +136,8 @@ class Model:
         count = self.config.layers + 1
         bad = [layer for layer in layers if not -count <= layer < count]
         if bad or not layers:
-            raise InputError(
-                f"no layer {bad[0] if bad else 'at all'}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}"
-            )
+            found = bad[0] if bad else "at all"
+            raise InputError(f"no layer {found}; expected 0 (embeddings) to {count - 1}, or -1 to -{count}")
         encodings = self.encode_texts(texts, truncate=truncate)
         vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
         both = zip(encodings, vectors, strict=True)
@@ -244,15 +243,9 @@ class Model:
         shape = {name: getattr(config, name) for name in ("layers", "width", "heads", "feedforward", "positions")}
         task = self.bundle.task.settings if self.bundle.task else None
         told = {"task": task.task, "labels": list(task.labels), "max_length": task.max_length} if task else {}
-        return {
-            "family": self.bundle.family.name,
-            **told,
-            **shape,
-            "parameters": self.runner.parameters(),
-            "vocabulary": {"pieces": len(tokenizer), "cased": tokenizer.cased, "max_word": tokenizer.max_word},
-            "answers": self.answers(),
-            "provenance": self.bundle.provenance,
-        }
+        facts = {"family": self.bundle.family.name, **told, **shape, "parameters": self.runner.parameters()}
+        pieces = {"pieces": len(tokenizer), "cased": tokenizer.cased, "max_word": tokenizer.max_word}
+        return facts | {"vocabulary": pieces, "answers": self.answers(), "provenance": self.bundle.provenance}
 
     def answers(self) -> list[str]:
         """What this model can be asked."""
