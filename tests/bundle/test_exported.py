@@ -97,6 +97,13 @@ def test_a_graph_beside_weights_does_not_hide_them(tmp_path):
 
 
 def test_a_graph_of_others_is_refused(folder):
+    place, told = (onnx.helper.make_tensor_value_info(name, 1, ["T"]) for name in ("input_ids", "last_hidden_state"))
+    node = onnx.helper.make_node("Identity", ["input_ids"], ["last_hidden_state"])
+    graph = onnx.helper.make_graph([node], "g", [place], [told])
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), folder / "model.onnx")
+    with pytest.raises(ArtifactError, match=r"model\.onnx asks for other inputs; expected one that bertkit export made"):
+        bertkit.load(folder)
     (folder / "bertkit.json").unlink()
     with pytest.raises(ArtifactError, match="was exported, which is for answers alone"):
         bertkit.load(folder)

@@ -82,6 +82,8 @@ class Exported:
         self.facts, self.config, self.threads = facts, facts.config, threads or os.cpu_count() or 1
         self.budget = SHARE * self.threads
         self.session = start(facts.folder / GRAPH, self.threads)
+        if all(one.name != "boundaries" for one in self.session.get_inputs()):
+            raise ArtifactError(f"{facts.folder / GRAPH} asks for other inputs; expected one that bertkit export made")
         self.outputs = {output.name for output in self.session.get_outputs()}
 
     def __reduce__(self) -> Any:
