@@ -34,6 +34,7 @@ from bertkit.tasks.classification import Classified, Labelled
 from bertkit.tasks.qa import Answered, Span
 
 LOOKED_AT = 256  # tokens; attention grows with their square
+SAID = {"model_attributes_type": "expected a JSON object, with Content-Type: application/json"}  # clearer than pydantic's
 INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
 Named = TypeVar("Named")
 
@@ -152,11 +153,9 @@ async def _refuse(request: Request, error: Any) -> Response:
     if isinstance(error, Busy):
         return refusal(429 if isinstance(error, QueueFull) else 503, str(error), **{"Retry-After": "1"})
     if isinstance(error, RequestValidationError):
-        details = [{name: one[name] for name in ("loc", "msg", "type")} for one in error.errors()]
+        details = [{"loc": e["loc"], "msg": SAID.get(e["type"], e["msg"]), "type": e["type"]} for e in error.errors()]
         if details[0]["type"] == "json_invalid":
             return refusal(400)
-        if details[0]["type"] == "model_attributes_type":
-            details[0]["msg"] = "expected a JSON object, with Content-Type: application/json"
     else:
         fields, word = request.state.fields, str(error).split()[0]  # the model first, then what the route reads
         details = [{"loc": ["body", word if word in fields else fields[1]], "msg": str(error), "type": "input"}]

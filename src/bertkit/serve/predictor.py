@@ -165,8 +165,7 @@ class Model:
         _check_pairs(a, b)
         check_texts([Record(*both) for both in zip(a, b, strict=True)], "text", "pair")
         encodings = self.encode_texts(a, b, truncate=truncate)
-        judged = self.each("judging", encodings, lambda batch: softmax(self.runner.next_logits(batch))[:, 0])
-        return np.array(judged, np.float32)
+        return np.array(self.each("judging", encodings, lambda b: softmax(self.runner.next_logits(b))[:, 0]), np.float32)
 
     def classify(self, texts: Any, pairs: Any = None) -> Any:
         """A label, labels or a number for each text, or for each pair of texts."""
