@@ -280,7 +280,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     except Exception as error:
-        error = MissingExtra("this verb needs torch: pip install torch") if getattr(error, "name", "") == "torch" else error
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            error = MissingExtra("this verb needs torch: pip install torch")
         usage = getattr(error, "format_message", None)  # what the parser raises, under a name that changes
         if debug or not (usage or isinstance(error, BertkitError | OSError)):
             raise
