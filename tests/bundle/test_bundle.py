@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.bundle.bundle import load_bundle
+from bertkit.bundle.hub import find_model
 from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError
 
 FILES = ["bertkit.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
@@ -327,3 +329,44 @@ def test_roberta_s_tokenizer_tells_of_one_segment(tmp_path):
     ids = tokenizer.encode_batch(["she bakes"], ["the bread"])[0].ids
     expected = theirs(torch.from_numpy(ids)[None].long()).logits.softmax(-1)[0].tolist()
     assert list(found.classify("she bakes", "the bread").probabilities.values()) == pytest.approx(expected, abs=1e-5)
+
+
+def tuned(model, tmp_path, **settings):
+    """A tagger as transformers saves one."""
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    told = transformers.BertConfig(vocab_size=len(model.tokenizer), **sizes | settings)
+    transformers.BertForTokenClassification(told).save_pretrained(tmp_path / "m")
+    model.tokenizer.write_files(tmp_path / "m")
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize("positions", [32, 300])
+def test_models_that_others_tuned_read_as_much_as_they_have_positions(model, tmp_path, positions):
+    found = bertkit.load(tuned(model, tmp_path, max_position_embeddings=positions), device="cpu")
+    assert found.bundle.task.settings.max_length == positions
+    assert len(found.tag("a b " * positions)) <= 2 * positions
+
+
+def test_labels_of_one_name_are_refused(model, tmp_path):
+    folder = tuned(model, tmp_path, num_labels=3)
+    change(folder, id2label={"0": "x", "1": "y", "2": "x"})
+    with pytest.raises(ConfigError, match=r"id2label is \{.*\}, where several share a name"):
+        bertkit.load(folder)
+
+
+def test_the_hub_gives_shards_and_all_that_is_read(monkeypatch):
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    from huggingface_hub.utils import filter_repo_objects
+
+    small = ["config_sentence_transformers.json", "added_tokens.json"]
+    files = ["model.safetensors.index.json", "model-00001-of-00002.safetensors", *small]
+    wanted = []
+
+    def fetch(name, *, allow_patterns):
+        wanted.append(list(filter_repo_objects([*files, "model.onnx"], allow_patterns=allow_patterns)))
+        return Path(__file__).parent
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    assert find_model("some/model") == Path(__file__).parent
+    assert wanted[0] == files

@@ -62,3 +62,47 @@ def test_modules_without_pooling_are_refused(model, tmp_path):
     (tmp_path / "m" / "bertkit.json").unlink()
     with pytest.raises(ConfigError, match=r"the pooling of .* is \{.*\}; expected one of mean, cls, max"):
         load_bundle(tmp_path / "m")
+
+
+def described(model, folder, **files):
+    """The folder of a model that sentence-transformers pools by the mean, with more or other files."""
+    model.save(folder)
+    (folder / "bertkit.json").unlink()
+    (folder / "1_Pooling").mkdir()
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    told = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in modules]
+    for name, content in {"modules": told, "1_Pooling/config": {"pooling_mode_mean_tokens": True}, **files}.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+@pytest.mark.parametrize("mode", ["mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"])
+def test_poolings_beside_those_we_know_are_refused(model, tmp_path, mode):
+    pooling = {"1_Pooling/config": {"pooling_mode_mean_tokens": True, f"pooling_mode_{mode}": True}}
+    with pytest.raises(ConfigError, match=rf"pooling_mode_{mode}': True\}}; expected one of mean, cls, max"):
+        load_bundle(described(model, tmp_path / "m", **pooling))
+
+
+def test_texts_that_are_changed_before_they_are_read_are_refused(model, tmp_path):
+    prompts = {"prompts": {"query": "query: ", "document": ""}}
+    for number, (name, content, fine) in enumerate(
+        (
+            ("config_sentence_transformers", {**prompts, "default_prompt_name": "query"}, False),
+            ("config_sentence_transformers", {**prompts, "default_prompt_name": "document"}, True),
+            ("config_sentence_transformers", {**prompts, "default_prompt_name": None}, True),
+            ("sentence_bert_config", {"do_lower_case": True}, False),
+        )
+    ):
+        folder = described(model, tmp_path / str(number), **{name: content})
+        if fine:
+            assert load_bundle(folder).task.settings.pooling == "mean"
+        else:
+            with pytest.raises(ConfigError, match="do_lower_case is on, or default_prompt_name means"):
+                load_bundle(folder)
+
+
+@pytest.mark.parametrize(("told", "cut", "length"), [(8, 16, 8), (None, 16, 16), (None, 10**30, 64), (512, 16, 64)])
+def test_the_longest_text_is_told_by_either_file(model, tmp_path, told, cut, length):
+    tokenizer = {"model_max_length": cut, "tokenizer_class": "PreTrainedTokenizerFast"}
+    files = {"sentence_bert_config": {"max_seq_length": told}, "tokenizer_config": tokenizer}
+    assert load_bundle(described(model, tmp_path / "m", **files)).task.settings.max_length == length

@@ -130,8 +130,8 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
 
 
-def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | None:
-    """The task of a fine-tuned model that transformers saved; None for any other."""
+def read_task(settings: Mapping[str, Any], family: Family, positions: int) -> TaskSettings | None:
+    """The task of a fine-tuned model that transformers saved, for texts as long as it takes; None for any other."""
     names = settings.get("architectures") or [""]
     if not isinstance(names, list):
         raise ConfigError(f"architectures is {names!r}; expected a list")
@@ -144,7 +144,9 @@ def read_task(settings: Mapping[str, Any], family: Family) -> TaskSettings | Non
     task = told[0] if told else "regression" if tasks[0] == "classification" and len(ordered) == 1 else tasks[0]
     if task == "regression" and len(ordered) != 1:
         raise ConfigError(f"problem_type is regression with {len(ordered)} labels, which is not supported; expected one")
-    return TaskSettings(task=task, labels=() if task in ("qa", "choice") else ordered)
+    if len({*ordered}) < len(ordered):
+        raise ConfigError(f"id2label is {labels}, where several share a name; expected a name of its own for each")
+    return TaskSettings(task=task, labels=() if task in ("qa", "choice") else ordered, max_length=positions)
 
 
 def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:

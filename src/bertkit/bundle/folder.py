@@ -76,7 +76,8 @@ def read_facts(path: Path) -> Facts:
         family = family_of(settings)
         config = families.read_config(settings, family)
         own = read_json(file.parent / "bertkit.json")
-        task = _task(own.get("task"), families.read_task(settings, family) or read_pooling(path))
+        theirs = families.read_task(settings, family, config.positions) or read_pooling(path, config.positions)
+        task = _task(own.get("task"), theirs)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
     except (TypeError, ValueError, LookupError, AttributeError) as error:

@@ -8,8 +8,7 @@ from bertkit.errors import ArtifactError, HubError
 from bertkit.models import OWN
 
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
-SMALL_FILES = ["config.json", "bertkit.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json"]
-SMALL_FILES += ["merges.txt", "spiece.model", "spm.model", "modules.json", "sentence_bert_config.json", "1_Pooling/*"]
+SMALL_FILES = ["*.json", "vocab.txt", "merges.txt", "spiece.model", "spm.model"]
 
 
 def find_model(name: Path | str) -> Path:
@@ -28,8 +27,8 @@ def _fetch(name: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "model.safetensors"]))
-        if not (folder / "model.safetensors").exists():
+        folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "model.safetensors*", "model-0*.safetensors"]))
+        if not any(folder.glob("model*.safetensors")):
             folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "pytorch_model.bin"]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         found = f"no such folder here, and the hub gave no model of that name ({type(error).__name__})"

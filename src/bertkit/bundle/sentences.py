@@ -13,7 +13,7 @@ POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token",
 MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}  # → the folders that we give them
 
 
-def read_pooling(folder: Path) -> TaskSettings | None:
+def read_pooling(folder: Path, positions: int) -> TaskSettings | None:
     """The similarity task that a folder's modules describe; None where there are none."""
     if not (file := folder / "modules.json").is_file():
         return None
@@ -25,9 +25,15 @@ def read_pooling(folder: Path) -> TaskSettings | None:
         raise ConfigError(f"modules.json has {', '.join(sorted(unknown))}; expected {', '.join(MODULES)}")
     told = read_json(folder / modules["Pooling"] / "config.json") if "Pooling" in modules else {}
     chosen = [name for name, key in POOLINGS.items() if told.get(key) or told.get("pooling_mode") == name]
-    if len(chosen) != 1:
+    others = [key for key in told.keys() - POOLINGS.values() if key.startswith("pooling_mode_") and told[key]]
+    if len(chosen) != 1 or others:
         raise ConfigError(f"the pooling of {folder} is {told}; expected one of {', '.join(POOLINGS)}")
-    length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or 512
+    told, cut = (read_json(folder / f"{name}_config.json") for name in ("sentence_bert", "tokenizer"))
+    prompts = read_json(folder / "config_sentence_transformers.json")
+    prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""
+    if told.get("do_lower_case") or prompt:
+        raise ConfigError(f"do_lower_case is on, or default_prompt_name means {prompt!r}; expected false, and no prompt")
+    length = min(told.get("max_seq_length") or cut.get("model_max_length") or positions, positions)
     return TaskSettings(task="similarity", pooling=chosen[0], normalize="Normalize" in modules, max_length=length)
 
 

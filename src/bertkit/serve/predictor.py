@@ -275,8 +275,10 @@ class Model:
         return encodings
 
     def _check_length(self, length: int, what: str, advice: str = "") -> None:
-        if not 1 <= length <= self.config.positions:
-            raise InputError(f"{what} has {length} pieces; this model takes 1 to {self.config.positions}{advice}")
+        task, longest = self.bundle.task and self.bundle.task.settings, self.config.positions
+        longest = min(longest, task.max_length) if task and task.task == "similarity" else longest
+        if not 1 <= length <= longest:
+            raise InputError(f"{what} has {length} pieces; this model takes 1 to {longest}{advice}")
 
     def each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
         """Answers batch by batch, returned in the order of the encodings."""
