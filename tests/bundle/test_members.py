@@ -3,8 +3,10 @@
 import json
 
 import pytest
+import torch
 import transformers
-from support.family import CHANGES, small
+from support.batches import pack
+from support.family import CHANGES, counterpart, small
 
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.bundle.families import read_config, write_config
@@ -61,7 +63,9 @@ def test_strangers_are_refused_by_name():
         ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2"),
         ("longformer", {"attention_window": [8, 16, 8]}, "expected one window for all layers"),
         ("modernbert", {"classifier_pooling": "max"}, "classifier_pooling is 'max'"),
-        ("modernbert", {"layer_types": ["sliding_attention"] * 3}, "expected every n-th layer"),
+        ("modernbert", {"layer_types": ["sliding_attention", "full_attention"]}, "expected every n-th layer"),
+        ("modernbert", {"local_attention": 1}, "local_attention is 1, which is not supported; expected 2 at least"),
+        ("modernbert", {"rope_scaling": {"factor": 2.0}}, r"rope_scaling is \{'factor': 2.0\}, which is not supported"),
         ("modernbert", {"rope_parameters": {"full_attention": {"rope_type": "linear"}}}, "expected rope_type default"),
         ("deberta-v2", {"pooler_hidden_act": "tanh"}, "pooler_hidden_act is 'tanh'"),
         ("electra", {"summary_type": "last"}, "summary_type is 'last'"),
@@ -79,3 +83,27 @@ def test_old_configs_of_modernbert_are_read():
     told = write_config(small("modernbert"), FAMILIES["modernbert"]) | {"classifier_pooling": "mean"}
     old = {key: value for key, value in told.items() if key not in ("layer_types", "rope_parameters")}
     assert read_config(old, FAMILIES["modernbert"]) == small("modernbert", pooler=True, summary_of="mean")
+
+
+def test_windows_and_layers_that_see_everything_go_round_through_transformers():
+    """Without a window every layer sees everything; with one, it may be that none does."""
+    for changes, every in ((dict(window=0, global_every=0), 1), (dict(window=0), 1), (dict(global_every=0), 0)):
+        network = Pretraining(small("modernbert", **changes), next_sentence=False).eval()
+        theirs = counterpart("modernbert", network, "ModernBertForMaskedLM")
+        found = read_config(theirs.config.to_dict(), FAMILIES["modernbert"])
+        assert found.global_every == every
+        ids = torch.arange(5, 45)[None]
+        with torch.no_grad():
+            expected = theirs.model(ids).last_hidden_state[0]
+            torch.testing.assert_close(network.encoder(pack(ids.tolist())), expected, atol=1e-5, rtol=0)
+            again = Pretraining(found, next_sentence=False).eval()
+            again.load_state_dict(network.state_dict(), strict=False)
+            torch.testing.assert_close(again.encoder(pack(ids.tolist())), expected, atol=1e-5, rtol=0)
+
+
+def test_a_place_that_deberta_adds_to_its_pieces_is_never_taken_for_none():
+    settings = write_config(small("deberta-v2"), FAMILIES["deberta-v2"])
+    with pytest.raises(ConfigError, match="the config has no position_biased_input"):
+        read_config(
+            {key: value for key, value in settings.items() if key != "position_biased_input"}, FAMILIES["deberta-v2"]
+        )

@@ -167,11 +167,11 @@ DEBERTA = Family(
     name="deberta-v2",
     keys=KEYS | {"buckets": "position_buckets"},
     needed=("position_buckets",),
-    refused=dict(position_biased_input=(False,), conv_kernel_size=(0, None), max_relative_positions=(-1, 0, None))
-    | dict(embedding_size=(None,), legacy=(True,), pooler_hidden_act=("gelu",)),
-    required=dict(relative_attention=(True,), share_att_key=(True,), norm_rel_ebd=("layer_norm",))
-    | dict(pos_att_type=(["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c")),
-    constants=dict(position_biased_input=False, max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
+    refused=dict(conv_kernel_size=(0, None), max_relative_positions=(-1, 0, None), embedding_size=(None,))
+    | dict(legacy=(True,), pooler_hidden_act=("gelu",)),
+    required=dict(relative_attention=(True,), position_biased_input=(False,), share_att_key=(True,))
+    | dict(norm_rel_ebd=("layer_norm",), pos_att_type=(["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c")),
+    constants=dict(max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
     names=_body("deberta", ("query_proj", "key_proj", "value_proj"))
     | {"encoder.positions.table.weight": "deberta.encoder.rel_embeddings.weight"}
     | pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
@@ -210,8 +210,9 @@ def _read_modern(settings: Settings) -> Settings:
     """Old and new spellings of which layers look everywhere, and of the two rotary bases."""
     kinds = settings.get("layer_types") or []
     whole = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
-    every = whole[1] if len(whole) > 1 else settings.get("global_attn_every_n_layers", len(kinds) or 3)
-    if kinds and whole != [*range(0, len(kinds), every)]:
+    usual = settings.get("global_attn_every_n_layers", len(kinds) or 3) if whole or not kinds else 0
+    every = whole[1] if len(whole) > 1 else usual
+    if whole and whole != [*range(0, len(kinds), every)]:
         raise ConfigError(f"layer_types is {kinds}; expected every n-th layer, from the first on, to be full_attention")
     bases = settings.get("rope_parameters") or {}
     if any(told.get("rope_type", "default") != "default" for told in bases.values()):
@@ -219,19 +220,20 @@ def _read_modern(settings: Settings) -> Settings:
     old = {"full_attention": ("global_rope_theta", 160_000.0), "sliding_attention": ("local_rope_theta", 10_000.0)}
     usual = {kind: settings.get(key) or default for kind, (key, default) in old.items()}
     full, near = (float(bases.get(kind, {}).get("rope_theta", base)) for kind, base in usual.items())
-    window = settings.get("local_attention", 128) // 2
+    if (window := settings.get("local_attention", 128) // 2) < 1:
+        raise ConfigError(f"local_attention is {settings['local_attention']}, which is not supported; expected 2 at least")
     return {**settings, "window": window, "global_every": every, "rotary_base": full, "local_rotary_base": near}
 
 
 def _write_modern(settings: Settings) -> Settings:
     flat = {key: settings[key] for key in ("window", "global_every", "rotary_base", "local_rotary_base")}
-    layers, every = settings["num_hidden_layers"], flat["global_every"]
-    kinds = ["sliding_attention" if i % every else "full_attention" for i in range(layers)]
+    every = flat["global_every"] if flat["window"] else 1  # without a window, all layers look everywhere
+    near = [every == 0 or i % every > 0 for i in range(settings["num_hidden_layers"])]
     bases = {"full_attention": flat["rotary_base"], "sliding_attention": flat["local_rotary_base"]}
     return {
         **_without(settings, *flat),
-        "local_attention": 2 * flat["window"],
-        "layer_types": kinds,
+        "local_attention": 2 * flat["window"] or 128,
+        "layer_types": ["sliding_attention" if one else "full_attention" for one in near],
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
         "global_attn_every_n_layers": every,  # and as it was spelled before
         "global_rope_theta": flat["rotary_base"],
@@ -249,7 +251,7 @@ MODERNBERT = Family(
     | {name: name for name in ("window", "global_every", "rotary_base", "local_rotary_base", "attention_dropout")}
     | dict(activation="hidden_activation", dropout="mlp_dropout", norm_epsilon="norm_eps", summary_of="classifier_pooling"),
     refused=dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), (False,))
-    | dict(decoder_bias=(True,), classifier_activation=("gelu",)),
+    | dict(decoder_bias=(True,), classifier_activation=("gelu",), rope_scaling=(None,)),
     names=_unbiased(
         pair("encoder.embeddings.pieces", "model.embeddings.tok_embeddings")
         | pair("encoder.embeddings.norm", "model.embeddings.norm")
