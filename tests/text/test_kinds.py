@@ -283,3 +283,19 @@ def test_another_frame_is_refused(learned):
 def test_a_vocabulary_without_special_pieces_is_refused(data):
     with pytest.raises(ArtifactError, match=r"the vocabulary of 50,257 pieces has no \[PAD\] or <pad>"):
         Tokenizer.load(data / "weights" / "vocabs" / "gpt2")
+
+
+def test_a_config_puts_a_blank_before_bytes(learned, tmp_path):
+    _, plain = roberta(*learned, tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    ours = Tokenizer.load(tmp_path)
+    assert ours.encode("the dough").ids.tolist() == plain(" the dough")["input_ids"]
+    assert_same_ids(ours, transformers.AutoTokenizer.from_pretrained(tmp_path, tokenizer_type="roberta"), TEXTS[::9])
+
+
+def test_pieces_read_as_text(learned, tmp_path):
+    for kind, mark in ((roberta, "Ġ"), (albert, "▁")):
+        (tmp_path / mark).mkdir()
+        ours = kind(*learned, tmp_path / mark).ours
+        assert ours.texts[ours.vocabulary.index(f"{mark}the")] == " the"
+        assert ours.texts[ours.vocabulary.index(".")] == "."

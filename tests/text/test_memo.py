@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.nasty import ALPHABETS, nasty
 
+from bertkit.errors import InputError
 from bertkit.text.chunks import LONG_CHUNK
 from bertkit.text.memo import CorpusEncoder
 from bertkit.text.tokenizer import Tokenizer
@@ -69,3 +70,8 @@ def test_text_without_spaces_is_not_remembered(wide):
     text = "中文baker." * LONG_CHUNK
     assert split(encoder, [text]) == library(wide, [text])
     assert text not in encoder._numbering._long
+
+
+def test_half_of_a_surrogate_pair_is_refused(wide):
+    with pytest.raises(InputError, match="half of a surrogate pair"):
+        CorpusEncoder(wide).encode(["fine", "a\ud800"])

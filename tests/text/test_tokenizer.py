@@ -214,3 +214,77 @@ def corpus_sample(data):
         data / "corpus" / name
         for name in ("books-standardebooks.jsonl.xz", "presidential-speeches.jsonl.xz", "openstax-ccby.jsonl.xz")
     ]
+
+
+def test_a_bare_vocabulary_is_read_with_all_that_its_config_says(tokenizer, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIALS, "é", "e", "ab", "中", "a", "##b", "##中", "##c"]))
+    config = {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False}
+    for told, expected in ((config, ["é", "a", "##中"]), ({"do_lower_case": True, "strip_accents": None}, ["e", "a", "中"])):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(told))
+        assert pieces(Tokenizer.load(tmp_path), "É a中")[1:-1] == expected
+
+
+@pytest.mark.parametrize("kind", ["HerbertTokenizer", "GPT2Tokenizer", "BertJapaneseTokenizer", "MPNetTokenizer"])
+def test_a_bare_vocabulary_of_another_kind_is_refused(tokenizer, tmp_path, kind):
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocabulary))
+    for fine in ("BertTokenizerFast", "ElectraTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend", None):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": fine}))
+        assert len(Tokenizer.load(tmp_path)) == len(tokenizer)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    with pytest.raises(ArtifactError, match=f"vocab.txt: it does not go with the tokenizer_class {kind}"):
+        Tokenizer.load(tmp_path)
+
+
+def test_added_pieces_that_a_vocabulary_lacks_are_refused(tokenizer, tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(tokenizer.vocabulary))
+    added = {"added_tokens_decoder": {"4": {"content": "[MASK]"}, "999": {"content": "<x>"}}}
+    for name, content in (("tokenizer_config.json", added), ("added_tokens.json", {"[MASK]": 4, "<x>": 999})):
+        (tmp_path / name).write_text(json.dumps(content))
+        with pytest.raises(ArtifactError, match="it does not go with the added '<x>' of the files beside it"):
+            Tokenizer.load(tmp_path)
+        (tmp_path / name).unlink()
+    assert len(Tokenizer.load(tmp_path)) == len(tokenizer)
+
+
+@pytest.mark.parametrize("key", ["do_lower_case", "strip_accents", "tokenize_chinese_chars"])
+def test_files_that_contradict_each_other_are_refused(tokenizer, tmp_path, key):
+    """transformers follows the config, unless it names the class that takes tokenizer.json as it is."""
+    tokenizer.save(tmp_path / "t")
+    file = tmp_path / "t" / "tokenizer_config.json"
+    file.write_text(json.dumps({"strip_accents": True} | {key: False}))
+    with pytest.raises(ArtifactError, match=f"tokenizer.json: it does not go with {key} False of the files beside it"):
+        Tokenizer.load(tmp_path / "t")
+    for fine in ({"strip_accents": True, "do_lower_case": None}, {key: False, "tokenizer_class": "PreTrainedTokenizerFast"}):
+        file.write_text(json.dumps(fine))
+        assert Tokenizer.load(tmp_path / "t").content == tokenizer.content
+
+
+def test_added_pieces_with_white_space_are_refused(tokenizer):
+    import tokenizers
+
+    backend = tokenizers.Tokenizer.from_str(tokenizer.content)
+    backend.add_tokens(["new york"])
+    with pytest.raises(ArtifactError, match="the added piece 'new york' holds white space"):
+        Tokenizer(backend)
+
+
+def test_another_longest_word_is_kept_by_transformers(tokenizer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    ours = Tokenizer.from_vocabulary(tokenizer.vocabulary, cased=False, max_word=20)
+    ours.save(tmp_path / "t")
+    assert Tokenizer.load(tmp_path / "t").content == ours.content
+    for config in ({}, {"model_type": "bert"}):
+        (tmp_path / "t" / "config.json").write_text(json.dumps(config))
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "t")
+        assert theirs("a" * 30)["input_ids"] == ours.encode("a" * 30).ids.tolist() == [ours.cls, ours.unk, ours.sep]
+
+
+def test_a_tokenizer_never_replaces_a_model(model, tmp_path):
+    model.save(tmp_path / "m")
+    with pytest.raises(ArtifactError, match="holds a model, which the tokenizer would replace; give another place"):
+        model.tokenizer.save(tmp_path / "m")
+    assert (tmp_path / "m" / "model.safetensors").exists()
+
+
+def test_pieces_read_as_text(tokenizer):
+    assert {" mara", "x", " x", " ."} <= set(tokenizer.texts) and len(tokenizer.texts) == len(tokenizer)

@@ -27,15 +27,16 @@ SPELLINGS = {
 SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Metaspace"}  # the pre-tokenizer of each model
 
 
-def wordpiece(vocabulary: dict[str, int], *, cased: bool, max_word: int = MAX_WORD) -> Backend:
+def wordpiece(vocabulary: dict[str, int], *, max_word: int = MAX_WORD, **steps: bool) -> Backend:
     model = models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=max_word)
-    normalizer, decoder = normalizers.BertNormalizer(lowercase=not cased), decoders.WordPiece(prefix="##", cleanup=True)
-    return _put_together(model, normalizer, pre_tokenizers.BertPreTokenizer(), decoder)
+    normalizer = normalizers.BertNormalizer(**steps)
+    return _put_together(model, normalizer, pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix="##", cleanup=True))
 
 
-def byte_bpe(model: models.BPE) -> Backend:
-    """RoBERTa's: every text has its pieces, down to bytes; white space belongs to the word behind it."""
-    return _put_together(model, None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
+def byte_bpe(model: models.BPE, *, blank: bool = False) -> Backend:
+    """RoBERTa's: every text has its pieces, down to bytes; white space belongs to the word behind it, and a blank may be put
+    before the first."""
+    return _put_together(model, None, pre_tokenizers.ByteLevel(add_prefix_space=blank), decoders.ByteLevel())
 
 
 def albert(model: models.Unigram, *, cased: bool, accents: bool, charsmap: bytes = b"") -> Backend:
@@ -72,6 +73,9 @@ def check(settings: dict[str, Any]) -> None:
     if model == "WordPiece" and not normalizer.get("clean_text"):
         expected = "expected BertNormalizer with clean_text on, as BERT was published"
         raise ArtifactError(f"the tokenizer's normalizer is {normalizer.get('type', 'nothing')}; {expected}")
+    added = [token["content"] for token in settings["added_tokens"] if not token["special"]]
+    if model == "WordPiece" and (wide := [piece for piece in added if any(map(str.isspace, piece))]):
+        raise ArtifactError(f"the added piece {wide[0]!r} holds white space, which is not supported; expected one word")
 
 
 def complete(backend: Backend) -> dict[str, str]:

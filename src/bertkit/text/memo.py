@@ -13,7 +13,7 @@ from itertools import chain
 import numpy as np
 
 from bertkit.text.chunks import Numbering, cut
-from bertkit.text.tokenizer import Tokenizer
+from bertkit.text.tokenizer import Tokenizer, checked
 
 TABLE_COST = 16  # bytes of a remembered chunk in the tables of sizes and begins
 
@@ -34,7 +34,8 @@ class CorpusEncoder:
             return np.fromiter(chain.from_iterable(rows), np.int32, bounds[-1]), bounds
         if self.used_bytes > self.memo_bytes:
             self._forget()
-        chunks = cut(texts)
+        with checked(texts):
+            chunks = cut(texts)
         numbers, new = self._numbering.number(chunks)
         self._learn(new)
         sizes = np.asarray(self._sizes)[numbers]

@@ -27,6 +27,11 @@ from bertkit.text.sentencepiece import read_sentencepiece
 SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
 NORMALIZER = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
+ALIKE = re.compile("(Bert|DistilBert|Electra|Roberta|Longformer|Albert|DebertaV2)Tokenizer(Fast)?")  # classes that we know
+AS_IT_IS = (
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+)  # take tokenizer.json as it is; the families' own put other parts around its vocabulary
 WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
 Texts = Sequence[str]
@@ -85,7 +90,7 @@ class Tokenizer:
         """A WordPiece tokenizer over the given pieces: in order of their ids, or mapped to them."""
         if not isinstance(vocabulary, Mapping):
             vocabulary = {piece: index for index, piece in enumerate(vocabulary)}
-        return cls(kinds.wordpiece(dict(vocabulary), cased=cased, max_word=max_word))
+        return cls(kinds.wordpiece(dict(vocabulary), lowercase=not cased, max_word=max_word))
 
     @classmethod
     def load(cls, path: Path | str, *, cased: bool | None = None) -> Tokenizer:
@@ -95,16 +100,35 @@ class Tokenizer:
         both, a vocab.txt is cased if it has a word with a capital letter, which no lower-cased text could ever use.
         """
         file = _tokenizer_file(Path(path))
+        config = read_json(file.with_name("tokenizer_config.json"), ArtifactError)
+        config |= {} if cased is None else {"do_lower_case": not cased}
         try:
-            return cls(_read_backend(file, cased))
+            return cls(_read_backend(file, config))._agreeing(file, config)
         except ArtifactError as error:
             raise ArtifactError(f"{file}: {error}") from error
         except Exception as error:  # the library raises a bare Exception for every fault in a file
             advice = f"get it again, or use another of {', '.join(FILES)}"
             raise ArtifactError(f"{file}: not a tokenizer file ({error}); {advice}") from error
 
+    def _agreeing(self, file: Path, config: dict[str, Any]) -> Tokenizer:
+        """The tokenizer of a file, unless those beside it, which other readers follow, say something else."""
+        kind, steps = config.get("tokenizer_class") or "BertTokenizer", self._settings["normalizer"]
+        theirs = [token["content"] for token in (config.get("added_tokens_decoder") or {}).values()]
+        theirs += read_json(file.with_name("added_tokens.json"), ArtifactError)
+        wrong = [f"the added {piece!r}" for piece in theirs if self._backend.token_to_id(piece) is None]
+        if self.kind == "wordpiece" and kind not in AS_IT_IS:
+            here = {NORMALIZER[ours]: steps["lowercase"] if steps[ours] is None else steps[ours] for ours in NORMALIZER}
+            wrong += [f"{name} {config[name]}" for name, found in here.items() if config.get(name) not in (None, found)]
+        if file.name != FILES[0] and kind not in AS_IT_IS and not ALIKE.fullmatch(kind):
+            wrong.append(f"the tokenizer_class {kind}")
+        if wrong:
+            raise ArtifactError(f"it does not go with {', '.join(wrong)} of the files beside it; expected files that agree")
+        return self
+
     def save(self, folder: Path | str) -> None:
         """Writes a folder that `load` and transformers' AutoTokenizer read to the same ids."""
+        if any(file.name == "config.json" or file.suffix in (".safetensors", ".bin") for file in Path(folder).glob("*")):
+            raise ArtifactError(f"{folder} holds a model, which the tokenizer would replace; give another place")
         with new_folder(folder, marker="tokenizer.json") as aside:
             self.write_files(aside)
 
@@ -112,15 +136,13 @@ class Tokenizer:
         """Writes tokenizer.json and tokenizer_config.json, for WordPiece vocab.txt too, into an existing folder."""
         (folder / "tokenizer.json").write_text(self.content, encoding="utf-8")
         config: dict[str, Any] = {f"{role}_token": name for role, name in self.specials.items()}
+        config["tokenizer_class"] = "BertTokenizer" if self.max_word == kinds.MAX_WORD else AS_IT_IS[0]
         if self.kind == "wordpiece":
             pieces = "".join(f"{piece}\n" for piece in self.vocabulary)
             (folder / "vocab.txt").write_text(pieces, encoding="utf-8", newline="\n")
-            steps = {theirs: self._settings["normalizer"][ours] for ours, theirs in NORMALIZER.items()}
-            config |= {"tokenizer_class": "BertTokenizer"} | steps
-        else:  # the class that takes tokenizer.json as it is; the families' own put other parts around its vocabulary
-            segments = [] if self.kind == "bpe" else ["token_type_ids"]
-            names = ["input_ids", *segments, "attention_mask"]
-            config |= {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names}
+            config |= {theirs: self._settings["normalizer"][ours] for ours, theirs in NORMALIZER.items()}
+        if self.kind == "bpe":
+            config["model_input_names"] = ["input_ids", "attention_mask"]
         if max_length:
             config["model_max_length"] = max_length
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -147,13 +169,20 @@ class Tokenizer:
         marked = [piece.startswith(WORD_MARKS[self.kind]) for piece in self.vocabulary]
         return np.array(marked) != (self.kind == "wordpiece")
 
+    @cached_property
+    def texts(self) -> list[str]:
+        """The pieces as they read, those that begin a word behind a blank."""
+        plain = self._backend.decode_batch([[index] for index in range(len(self))], skip_special_tokens=False)
+        mark, begins = WORD_MARKS[self.kind], self.begins_word.tolist()
+        return [" " * begin + text.strip().removeprefix(mark) for text, begin in zip(plain, begins, strict=True)]
+
     def __len__(self) -> int:
         return len(self.vocabulary)
 
     def pieces(self, texts: Texts, *, read_mask: bool = False) -> list[Pieces]:
         """The pieces of each text, without special ones; `read_mask` reads "[MASK]", or the mask's own spelling, as it."""
         backend = self._mask_reader if read_mask else self._backend
-        with _checked(texts):
+        with checked(texts):
             if read_mask:  # the spellings are equally long, so places stay
                 texts = [text.replace("[MASK]", self.specials["mask"]) for text in texts]
             encodings = backend.encode_batch(list(texts), add_special_tokens=False)
@@ -166,7 +195,7 @@ class Tokenizer:
 
     def ids(self, texts: Texts) -> list[list[int]]:
         """The ids of `pieces` alone, faster."""
-        with _checked(texts):
+        with checked(texts):
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -241,10 +270,7 @@ def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
 
 def read_vocabulary(file: Path) -> dict[str, int]:
     """vocab.txt: one piece a line, its id the line's number from 0."""
-    try:
-        lines = file.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ArtifactError(f"byte {error.start} is not UTF-8; expected one piece a line in UTF-8") from error
+    lines = file.read_text(encoding="utf-8").split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
     return {line.rstrip("\r"): index for index, line in enumerate(lines)}
 
@@ -276,20 +302,20 @@ def _tokenizer_file(path: Path) -> Path:
     return found
 
 
-def _read_backend(file: Path, cased: bool | None) -> tokenizers.Tokenizer:
+def _read_backend(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    cased = None if config.get("do_lower_case") is None else not config["do_lower_case"]
     if file.name == "vocab.json":
-        return kinds.byte_bpe(tokenizers.models.BPE.from_file(str(file), str(file.with_name("merges.txt"))))
+        model = tokenizers.models.BPE.from_file(str(file), str(file.with_name("merges.txt")))
+        return kinds.byte_bpe(model, blank=bool(config.get("add_prefix_space")))
     if file.suffix == ".json":
         return tokenizers.Tokenizer.from_file(str(file))
-    config = read_json(file.with_name("tokenizer_config.json"), ArtifactError)
-    if cased is None and config.get("do_lower_case") is not None:
-        cased = not config["do_lower_case"]
     if file.suffix == ".model":
         return _read_unigram(file, cased, bool(config.get("keep_accents")))
     vocabulary = read_vocabulary(file)
     if cased is None:
         cased = any(piece.isalpha() and piece != piece.lower() for piece in vocabulary)
-    return kinds.wordpiece(vocabulary, cased=cased)
+    steps = {ours: config[theirs] for ours, theirs in NORMALIZER.items() if config.get(theirs) is not None}
+    return kinds.wordpiece(vocabulary, **steps | {"lowercase": not cased})
 
 
 def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.Tokenizer:
@@ -306,7 +332,7 @@ def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.T
 
 
 @contextmanager
-def _checked(texts: Sequence[object]) -> Iterator[None]:
+def checked(texts: Sequence[object]) -> Iterator[None]:
     """Says what is wrong with texts that the library refuses."""
     if isinstance(texts, str):
         raise InputError("expected a list of texts, found one string; put it into a list")

@@ -96,7 +96,7 @@ def _untaught(kind: str, cased: bool) -> Backend:
         return kinds.byte_bpe(models.BPE())
     if kind == "unigram":
         return kinds.albert(models.Unigram(), cased=cased, accents=cased)
-    return kinds.wordpiece({}, cased=cased)
+    return kinds.wordpiece({}, lowercase=not cased)
 
 
 def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
