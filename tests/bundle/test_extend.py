@@ -1,11 +1,14 @@
 import pytest
 import torch
 from support.stores import made_up_store
+from support.stories import stories
 
 import bertkit
-from bertkit.bundle.changes import extend_vocabulary
+from bertkit.bundle.changes import _sources, extend_vocabulary
 from bertkit.errors import InputError
 from bertkit.tasks.pretraining import Pretraining
+from bertkit.text.corpus import Corpus
+from bertkit.text.vocabulary import learn_vocabulary
 
 
 def test_new_pieces_begin_as_the_mean_of_their_old_ones(model, tokenizer):
@@ -37,3 +40,20 @@ def test_a_model_that_goes_on_keeps_its_shape(model, tmp_path):
     with pytest.raises(InputError, match="keeps its shape"):
         bertkit.pretrain(store.path, tmp_path / "r", recipe="demo", init=model.bundle, settings=["layers=6"])
     assert not (tmp_path / "r").exists()
+
+
+def sources(old, new):
+    return {piece: [old.vocabulary[i] for i in ids] for piece, ids in zip(new.vocabulary, _sources(old, new), strict=True)}
+
+
+def test_pieces_of_another_kind_begin_as_their_text(tokenizer, tmp_path):
+    """What a kind writes for the beginning of a word, for bytes and for its special pieces is not what it reads."""
+    (tmp_path / "a.txt").write_text("\n\n".join([*stories(50), "çocuk " * 500]))
+    bpe, unigram = (learn_vocabulary(Corpus([tmp_path]), 300, kind=kind).tokenizer for kind in ("bpe", "unigram"))
+    for new, old in ((bpe, tokenizer), (unigram, tokenizer)):
+        found = sources(old, new)
+        assert all(found[name] == [old.specials[role]] for role, name in new.specials.items())
+        assert found[("Ġ" if new is bpe else "▁") + "the"] == ["the"]
+    assert sources(tokenizer, bpe)["Ã"] == sources(tokenizer, bpe)["Ġ"] == ["[UNK]"]
+    found = sources(bpe, tokenizer)
+    assert found["[MASK]"] == ["<mask>"] and found["the"] == ["Ġthe"] and found["##t"] == ["t"] and found["."] == ["Ġ", "."]

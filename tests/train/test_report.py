@@ -1,9 +1,12 @@
 import json
+from types import SimpleNamespace
 
 import pytest
+import torch
+from support.batches import pack
 
 from bertkit.train.log import Log
-from bertkit.train.report import write_report
+from bertkit.train.report import _samples, write_report
 
 
 @pytest.fixture
@@ -43,3 +46,11 @@ def test_a_page_says_who_fills_in_and_whose_loss_it_shows(run):
     page = write_report(run).read_text()
     assert "the generator&#x27;s piece" in page
     assert "token loss" in page and "generator accuracy" in page and "generator loss" not in page
+
+
+def test_samples_read_as_text():
+    texts = ["<s>", " the", " bak", "ery", "<mask>", " <b>"]
+    row = SimpleNamespace(batch=pack([[0, 1, 4, 3], [0, 1]]), places=torch.tensor([2]), hidden=1, targets=torch.tensor([2]))
+    wrong = "<span class='wrong'><s> &lt;b&gt;</s>  bak</span>"
+    assert list(_samples(row, [5], texts, 2)) == [f"&lt;s&gt; the{wrong}ery"]
+    assert list(_samples(row, [2], texts, 2)) == ["&lt;s&gt; the<span class='right'> bak</span>ery"]

@@ -29,11 +29,11 @@ def extend_vocabulary(network: nn.Module, tokenizer: Tokenizer, old: Bundle) -> 
 
 
 def _sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
-    """For each new piece, the old pieces it was made of."""
-    known = {piece: [index] for index, piece in enumerate(old.vocabulary)}
-    spelled = old.pieces([piece.removeprefix("##") for piece in new.vocabulary])
-    found = zip(new.vocabulary, spelled, strict=True)
-    return [known.get(piece) or pieces.ids.tolist() or [old.unk] for piece, pieces in found]
+    """For each new piece, the old pieces it was made of: special ones by role, others by their text."""
+    known = {piece: [index] for index, piece in enumerate(old.vocabulary if old.kind == new.kind else ())}
+    known |= {name: [getattr(old, role)] for role, name in new.specials.items()}
+    both = zip(new.vocabulary, old.pieces(new.texts), strict=True)
+    return [known.get(piece) or pieces.ids.tolist() or [old.unk] for piece, pieces in both]
 
 
 def shrink(bundle: Bundle, layers: int) -> Bundle:
