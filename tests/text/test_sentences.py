@@ -22,6 +22,11 @@ CASES = [
     "In 1861. the text has a flaw",
     "Visit www.example.org today.| Thanks.",
     "He met\u00a0Dr. May.|\u00a0Then?!|\tThey\ttalked.",
+    "वह आई।| क्या बारिश हुई?| हाँ॥",
+    "هل جاءت؟| نعم؟!| لا.",
+    "وہ آئی۔| کیا بارش ہوئی؟| ہاں",
+    "Նա եկավ։| «Այո։»| Ոչ։",
+    "መጣች።| ዝናብ ነበር።",
 ]
 
 
@@ -51,3 +56,10 @@ def test_lines_without_spaces_are_no_slower():
     """Each of these once took minutes."""
     assert len(split_sentences("." * 1_000_000)) == 1
     assert len(split_sentences("Ab.\tCd.\t" * 50_000)) == 100_000
+
+
+def test_text_without_ends_is_cut_at_blanks():
+    text = "word " * 1000 + "x" * 5000 + " end"
+    sentences = split_sentences(text)
+    assert " ".join(sentences) == text
+    assert [len(sentence) < 2010 for sentence in sentences] == [True, True, False, True]

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-# A terminator with what closes after it, then white space and what may open a sentence; or a terminator of CJK text.
+# A terminator with what closes after it, then white space and what may open a sentence; or a terminator of a script
+# without capitals, from Chinese to Armenian.
 _CANDIDATE = re.compile(
-    r"""[.!?…](?<![.!?…]{2})[.!?…]*["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？]+[」』”’）]*"""
+    r"""[.!?…](?<![.!?…]{2})[.!?…]*["'”’»)\]]*[ \t\u00a0]+(?=["'“‘«(\[—-]*[^\W_a-z])|[。！？।॥؟۔։።｡]+[!?]*[」』”’）»]*"""
 )
 # Never the end: a name or number follows.
 _TITLES = frozenset(
@@ -27,6 +28,7 @@ _STARTERS = frozenset(
     "later many most no not of on one our she since so some such that the their then there these they this those though to "
     "under until we what when where while who why with you your".split()
 )
+_PARTS = re.compile(r"\S.{0,2000}\S+|\S")  # all of a sentence; text without ends is cut where it reaches 2,000 characters
 _LONGEST = 64  # characters of a word that is looked at
 _NEXT_WORD = re.compile(r"\W*(\w+)")
 
@@ -36,8 +38,8 @@ def split_sentences(document: str) -> list[str]:
     sentences = []
     for line in document.split("\n"):
         bounds = [0, *sentence_ends(line), len(line)]
-        sentences += [line[begin:end].strip() for begin, end in pairwise(bounds)]
-    return [sentence for sentence in sentences if sentence]
+        sentences += [part for begin, end in pairwise(bounds) for part in _PARTS.findall(line, begin, end)]
+    return sentences
 
 
 def sentence_ends(line: str) -> Iterator[int]:
