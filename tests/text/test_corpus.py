@@ -140,3 +140,20 @@ def test_parquet_faults_are_named(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"junk")
     with pytest.raises(DataError, match="not a readable parquet"):
         texts(tmp_path / "a.parquet")
+
+
+def test_links_are_followed_but_for_those_that_lead_back(tmp_path):
+    for folder in ("c", "elsewhere/d"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "c" / "z.txt").write_text("z")
+    (tmp_path / "elsewhere" / "d" / "x.txt").write_text("x")
+    (tmp_path / "c" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "c" / "back").symlink_to(tmp_path)
+    assert texts(tmp_path / "c") == ["x", "z"]
+
+
+def test_endings_may_be_in_capitals(tmp_path):
+    write(tmp_path / "A.TXT", b"a")
+    write(tmp_path / "b.gz", b"b").rename(tmp_path / "B.Txt.GZ")
+    assert texts(tmp_path) == ["a", "b"]

@@ -65,7 +65,7 @@ class Corpus:
             try:
                 with open(path, "rb") as raw:
                     self._stream = raw
-                    stream = PACKINGS[path.suffix](raw) if path.suffix in PACKINGS else raw
+                    stream = PACKINGS[path.suffix.lower()](raw) if _packed(path) else raw
                     yield from READERS[_kind(path)](self, stream, path)
             except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
                 if isinstance(error, OSError) and error.errno:  # of the system, not of what is in the file
@@ -101,10 +101,10 @@ class Corpus:
         arrow = import_extra("pyarrow", "parquet", "reading .parquet")
         parquet = import_extra("pyarrow.parquet", "parquet", "reading .parquet")
         with tempfile.TemporaryFile() as seekable:
-            if path.suffix in PACKINGS:
+            if _packed(path):
                 shutil.copyfileobj(stream, seekable)
             try:
-                table = parquet.ParquetFile(seekable if path.suffix in PACKINGS else path)
+                table = parquet.ParquetFile(seekable if _packed(path) else path)
                 if "text" not in table.schema_arrow.names:
                     raise DataError(f'no column "text"; found {", ".join(table.schema_arrow.names)}', path)
                 rows = (row for part in table.iter_batches(1024, columns=["text"]) for row in part.column(0))
@@ -164,13 +164,17 @@ def flaw(text: str) -> str:
 
 def _kind(path: Path) -> str:
     """The ending that says what is inside: '.jsonl' of 'a.jsonl.gz'."""
-    return Path(path.stem).suffix if path.suffix in PACKINGS else path.suffix
+    return (Path(path.stem) if _packed(path) else path).suffix.lower()
+
+
+def _packed(path: Path) -> bool:
+    return path.suffix.lower() in PACKINGS
 
 
 def _files(path: Path) -> list[Path]:
     """The corpus files that `path` stands for."""
     if path.is_dir():
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and _kind(file) in READERS]
+        files = [file for file in sorted(_below(path)) if file.is_file() and _kind(file) in READERS]
         if not files:
             raise DataError(f"the folder holds no {', '.join(READERS)} files, plain or as {', '.join(PACKINGS)}", path)
         return files
@@ -179,6 +183,14 @@ def _files(path: Path) -> list[Path]:
     if _kind(path) not in READERS:
         raise DataError(f"expected {', '.join(READERS)}, plain or as {', '.join(PACKINGS)}", path)
     return [path]
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """What is in a folder and its folders, links followed, but for those that lead back up."""
+    for path in folder.iterdir():
+        if path.is_dir() and not folder.resolve().is_relative_to(path.resolve()):
+            yield from _below(path)
+        yield path
 
 
 def _open_zst(stream: io.BufferedReader) -> IO[bytes]:
