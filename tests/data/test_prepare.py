@@ -15,6 +15,7 @@ from bertkit.data.prepare import prepare_store
 from bertkit.errors import ConfigError, DataError, InputError
 from bertkit.text.corpus import Corpus
 from bertkit.text.sentences import split_sentences
+from bertkit.text.vocabulary import learn_vocabulary
 
 
 @pytest.fixture
@@ -151,3 +152,13 @@ def test_bad_arguments(corpus, tokenizer, tmp_path):
         prepare_store(corpus, tokenizer, tmp_path / "s", min_words=10_000)
     assert prepare_store(corpus, tokenizer, tmp_path / "s").documents  # as nothing was stored, it is not in the way
     assert not (tmp_path / "nothing").exists()
+
+
+def test_byte_level_sentences_know_the_space_before_them(corpus, tmp_path):
+    tokenizer = learn_vocabulary(corpus, 400, kind="bpe").tokenizer
+    for workers in (1, 2):
+        store = prepare_store(corpus, tokenizer, tmp_path / f"s{workers}", workers=workers)
+    assert fingerprint(tmp_path / "s1") == fingerprint(tmp_path / "s2")
+    begin, end = store.sentence_bounds[store.document_bounds[3:5]]
+    text = [document.text for document in corpus][3]
+    assert store.ids_at(np.arange(begin, end)).tolist() == tokenizer.ids([" ".join(text.split())])[0]

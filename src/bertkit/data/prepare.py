@@ -62,7 +62,8 @@ class UnitEncoder:
 
     def __call__(self, unit: Unit) -> tuple[Piece, int, list[dict[str, str]]]:
         sentences = [split_sentences(document.text) for document in unit.documents]
-        ids, bounds = self.encoder.encode([sentence for document in sentences for sentence in document])
+        blank = " " * (self.encoder.tokenizer.kind == "bpe")  # byte-level pieces know the space before them
+        ids, bounds = self.encoder.encode([blank * (i > 0) + text for texts in sentences for i, text in enumerate(texts)])
         sizes = np.diff(bounds)
         owners = np.repeat(np.arange(len(sentences)), [len(document) for document in sentences])
         counts = np.bincount(owners[sizes > 0], minlength=len(sentences))  # what has no ids is no sentence, no document
