@@ -86,3 +86,18 @@ def test_there_must_be_words_and_room(corpus, tmp_path):
     (tmp_path / "a.txt").write_text("\x01 \x02")
     with pytest.raises(InputError, match="holds no words"):
         learn_vocabulary(Corpus([tmp_path / "a.txt"]), 100)
+
+
+def test_text_of_many_characters_keeps_them(tmp_path):
+    (tmp_path / "a.txt").write_text(" ".join(chr(0x4E00 + i) * 3 for i in range(3000)))
+    assert {chr(0x4E00), chr(0x4E00 + 2999)} <= set(learn_vocabulary(Corpus([tmp_path]), 9100).tokenizer.vocabulary)
+    few = learn_vocabulary(Corpus([tmp_path]), 4500).tokenizer.vocabulary
+    assert chr(0x4E00 + 1499) in few and chr(0x4E00 + 1500) not in few
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_text_without_blanks_is_learned_from_in_parts(tmp_path, kind):
+    (tmp_path / "a.txt").write_text("ฉันรักแมว" * 300)
+    learned = learn_vocabulary(Corpus([tmp_path]), 300, kind=kind, cased=True)
+    assert learned.too_long == 0 and learned.words > 1
+    assert learned.tokenizer.unk not in learned.tokenizer.encode("ฉันรักแมว").ids

@@ -27,6 +27,7 @@ MAX_WORDS = 400_000  # distinct words that the trainer sees: about 400 MB
 MAX_TOTAL = 400_000_000  # words that the trainer counts; larger corpora are scaled down to it
 MOST = 5_000_000  # pieces
 ALPHABET = 1000  # distinct characters kept; rarer ones are spelled [UNK]
+OFTEN = 1_000_000  # characters of which one at least makes it kept too, as far as a third of the pieces goes
 KINDS = {  # each with the special pieces of the model it is known from
     "wordpiece": SPECIALS,
     "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
@@ -100,16 +101,19 @@ def _untaught(kind: str, cased: bool) -> Backend:
 
 
 def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
-    """Words as the tokenizer will see them, white space before each, with their counts, and how many were too long."""
+    """Words as the tokenizer will see them, white space before each, with their counts, and how many were too long; where
+    length does not matter, long ones in parts."""
+    whole = isinstance(backend.model, models.WordPiece)
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     words, too_long = Counter[str](), set[str]()
     with bar("splitting words", len(chunks)) as done:
         for index, (chunk, count) in enumerate(chunks.items()):
             for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalize(f" {chunk}")):
-                if len(word) <= kinds.MAX_WORD:
-                    words[word] += count
-                else:
+                if len(word) > kinds.MAX_WORD and whole:
                     too_long.add(word)
+                    continue
+                for begin in range(0, len(word), kinds.MAX_WORD):
+                    words[word[begin : begin + kinds.MAX_WORD]] += count
             if index % 10_000 == 0:
                 done(index)
         done(len(chunks))
@@ -118,7 +122,7 @@ def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
 
 def _learn(kind: str, model: models.Model, words: Counter[str], size: int) -> models.Model:
     """Fills the model with pieces: special ones, single characters, then others as they were learned."""
-    letters = _letters(words)
+    letters = _letters(words, size // 3)
     words = Counter({word: count for word, count in words.items() if letters.issuperset(word)})
     fixed = [*KINDS[kind], *_single(kind, letters, words)]
     if size > MOST:
@@ -161,13 +165,15 @@ def _in_order(model: models.Unigram) -> models.Unigram:
     return models.Unigram([*map(tuple, special), *pieces], special.index(["<unk>", 0.0]))
 
 
-def _letters(words: Counter[str]) -> set[str]:
+def _letters(words: Counter[str], most: int) -> set[str]:
     """The most frequent characters; among equals the first in Unicode."""
     counts = Counter[str]()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
-    return set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:ALPHABET])
+    rare = counts.total() / OFTEN
+    kept = max(ALPHABET, min(most, sum(count > rare for count in counts.values())))
+    return set(sorted(counts, key=lambda letter: (-counts[letter], letter))[:kept])
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
