@@ -28,7 +28,8 @@ _STARTERS = frozenset(
     "later many most no not of on one our she since so some such that the their then there these they this those though to "
     "under until we what when where while who why with you your".split()
 )
-_PARTS = re.compile(r"\S.{0,2000}\S+|\S")  # all of a sentence; text without ends is cut where it reaches 2,000 characters
+_LONG = 2000  # characters from which on text without ends is cut
+_PARTS = re.compile(rf"\S.{{0,{_LONG}}}\S*")
 _LONGEST = 64  # characters of a word that is looked at
 _NEXT_WORD = re.compile(r"\W*(\w+)")
 
@@ -38,8 +39,8 @@ def split_sentences(document: str) -> list[str]:
     sentences = []
     for line in document.split("\n"):
         bounds = [0, *sentence_ends(line), len(line)]
-        sentences += [part for begin, end in pairwise(bounds) for part in _PARTS.findall(line, begin, end)]
-    return sentences
+        sentences += [line[begin:end].strip() for begin, end in pairwise(bounds)]
+    return [part for one in sentences if one for part in (_PARTS.findall(one) if len(one) > _LONG else (one,))]
 
 
 def sentence_ends(line: str) -> Iterator[int]:
