@@ -126,8 +126,21 @@ def test_shapes_are_the_same_for_every_row(store):
     assert len(shapes) == 1
 
 
+def test_rows_of_any_shape_show_the_same(store):
+    it = source(store)
+    free = ExampleSource(store, it.settings, seed=0, tokens=1024, fixed=False)
+    for examples in rows(it):
+        a, b = it.batch(examples), free.batch(examples)
+        assert len(b.batch.ids) == a.tokens == b.tokens
+        assert torch.equal(a.batch.ids[: a.tokens], b.batch.ids)
+        assert torch.equal(a.places, b.places) and torch.equal(a.targets, b.targets)
+        assert a.labels[: a.pairs].tolist() == b.labels[: b.pairs].tolist()
+
+
 def test_a_row_must_hold_an_example(store):
-    with pytest.raises(DataError, match="a row of 64 tokens is shorter"):
+    with pytest.raises(
+        DataError, match=r"a row of 64 tokens is shorter than .* 128; set row_tokens to that or more, batch_tokens"
+    ):
         source(store, tokens=64)
 
 

@@ -71,13 +71,14 @@ class ExampleSource:
     seed: int
     tokens: int  # of a row
     grids: bool = True
+    fixed: bool = True  # one shape for all rows, which grids of short examples pay for
     held_out: float = 0.0  # share of documents kept for evaluation
     evaluation: bool = False  # show those, else the others
 
     def __post_init__(self) -> None:
         if self.tokens < (length := self.settings.length):
             found = f"a row of {self.tokens} tokens is shorter than an example of {length}"
-            raise DataError(f"{found}; set row_tokens, a part of batch_tokens, to that or more", self.store.path)
+            raise DataError(f"{found}; set row_tokens to that or more, batch_tokens to a multiple of it", self.store.path)
         self._plans, self._coming = dict[int, Spans](), dict[int, Future[Spans]]()
         usual = float(self.plan(0).sizes.mean())
         self.shapes = Shapes(self.tokens, (length,), crowding=1.2 * length / usual)
@@ -165,7 +166,7 @@ class ExampleSource:
             chosen = choose(row, masking, draw(self.seed, 4, *which))
             ids = replace(row, chosen, masking, draw(self.seed, 5, *which), self.tokenizer.mask, self._ordinary)
             places, targets = np.flatnonzero(chosen), row.ids[chosen]
-        packed = lay_row(ids, segments, spans.sizes, self.shapes, grids=self.grids)
+        packed = lay_row(ids, segments, spans.sizes, self.shapes if self.fixed else None, grids=self.grids)
         labels = spans.label if self.settings.pairs != "none" else np.full(len(spans), NOTHING)
         arrays = PretrainingBatch(
             batch=packed,

@@ -90,9 +90,8 @@ def _source(recipe: Recipe, store: Store, device: torch.device, evaluation: bool
     settings = replace(base, length=recipe.phases[phase].length)
     seed = recipe.seed + 1000 * phase + (500 if evaluation else 0)
     grids = wants_grids(device, recipe.precision, recipe.config)
-    return ExampleSource(
-        store, settings, seed=seed, tokens=recipe.row_tokens, grids=grids, held_out=recipe.held_out, evaluation=evaluation
-    )
+    shape: Any = dict(tokens=recipe.row_tokens, grids=grids, fixed=recipe.compile or recipe.graphs or not grids)
+    return ExampleSource(store, settings, seed=seed, held_out=recipe.held_out, evaluation=evaluation, **shape)
 
 
 def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, state: State) -> Figures:
