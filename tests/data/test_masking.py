@@ -55,6 +55,15 @@ def test_whole_words_are_hidden_whole():
     assert (chosen[1:] == chosen[:-1])[inside[1:]].all()
 
 
+@pytest.mark.parametrize("scheme", ["whole-word", "span"])
+def test_no_word_is_longer_than_the_quota_not_even_the_first(scheme):
+    """Three times [CLS] w ##w ##w ##w [SEP], of which one piece may be hidden."""
+    sizes, begins, ends = np.full(3, 6), np.tile([1, 1, 0, 0, 0, 1], 3) > 0, np.tile([1, 0, 0, 0, 0, 1], 3) > 0
+    places = np.arange(18)
+    row = Row(places, places // 6, places % 6, ends, begins, sizes)
+    assert not choose(row, Masking(scheme=scheme), draw(0, places)).any()
+
+
 def test_spans_have_the_lengths_of_spanbert():
     """In words: geometric with p = 0.2, at most ten, mean about 3.8."""
     places, words, nothing = np.arange(100_000), np.ones(100_000, bool), np.zeros(100_000, bool)

@@ -49,7 +49,7 @@ def choose(row: Row, masking: Masking, bits: np.ndarray) -> np.ndarray:
         return _choose_pieces(row, quota, bits)
     words = _words(row)
     units = _spans(words, bits) if masking.scheme == "span" else words
-    return _choose_units(row, units, words.ends, quota, bits)
+    return _choose_units(row, units, np.append(0, words.ends), quota, bits)
 
 
 def replace(row: Row, chosen: np.ndarray, masking: Masking, bits: np.ndarray, mask: int, pieces: np.ndarray) -> np.ndarray:
