@@ -36,9 +36,9 @@ def check_store(teacher: Bundle, name: str, store: Path | str) -> None:
         raise InputError(f"{store} has other pieces than {name}; prepare it with --tokenizer {name}")
 
 
-def recipe_for(name: str, teacher: Bundle, pupil: Bundle) -> Recipe:
-    """A student of BERT is a DistilBERT; others stay what they are. It reads no further than its positions go."""
-    family = "distilbert" if teacher.family.name == "bert" else teacher.family.name
+def recipe_for(name: str, pupil: Bundle) -> Recipe:
+    """A student of BERT's kind is a DistilBERT; others stay what they are. It reads no further than its positions go."""
+    family = "distilbert" if pupil.family.name == "bert" else pupil.family.name
     config, known = pupil.network.encoder.config.with_(**MEMBERS[family], pooler=False), find_recipe(name)
     phases = tuple(replace(phase, length=min(phase.length, config.positions)) for phase in known.phases)
     return replace(known, family=family, config=config, phases=phases)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.bundle.families import read_config, write_config
 from bertkit.bundle.folder import Bundle
 from bertkit.bundle.hub import find_model
 from bertkit.bundle.members import FAMILIES, family_of
@@ -102,13 +103,18 @@ def pretrain(
     opened, run = Store(store), Path(out)
     named = find_recipe(recipe) if isinstance(recipe, str) else recipe
     chosen = change(named, list(settings))
-    if init is not None and teacher is None and chosen.config.with_(**_dropouts(named)) != named.config:
-        raise InputError("a model that goes on keeps its shape; expected no settings of config beside --init but dropout")
+    if init is not None and chosen.config.with_(**_dropouts(named)) != named.config:
+        raise InputError("a model that goes on, or a student, keeps its shape; expected no settings of config but dropout")
+    if chosen.config.with_(vocabulary=named.config.vocabulary, pooler=named.config.pooler) != chosen.config:
+        raise InputError("the store tells the vocabulary, and pairs whether there is a pooler; expected no settings of them")
+    if teacher is not None and (told := (chosen.objective, chosen.pairs)) != ("masked", "none"):
+        raise InputError(f"a teacher fills in pieces; expected objective=masked, pairs=none, found {' and '.join(told)}")
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
         most = min(map(int, world.gather(str(tokens_at_once(where, chosen.precision, chosen.config)))))
-        chosen = with_rows(replace(chosen, row_tokens=chosen.row_tokens or rows_of(run)), most, world.size)
+        rows = chosen.row_tokens or rows_of(run, chosen.batch_tokens)
+        chosen = with_rows(replace(chosen, row_tokens=rows), most, world.size)
         if teacher is not None:
             teacher.network.to(where)
         ahead = (4 if where.type == "cuda" else 0) if workers is None else workers
@@ -148,7 +154,7 @@ def distill(
     if wise.task is None:
         distilling.check_store(wise, str(teacher), what)
         given = {name: value for name, value in options.items() if name not in files}
-        pretrain(what, out, recipe=distilling.recipe_for(recipe, wise, pupil), init=pupil, teacher=wise, **given)
+        pretrain(what, out, recipe=distilling.recipe_for(recipe, pupil), init=pupil, teacher=wise, **given)
         return [distilling.measured(name) for name in (teacher, made)]
     plan, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
     distilling.check_task(wise, str(teacher), str(what), plan.task, data.train.records)
@@ -223,6 +229,7 @@ def begin_with(
     from bertkit.bundle.changes import extend_vocabulary
     from bertkit.tasks.distillation import Distilled
     from bertkit.tasks.objectives import JUDGED, OBJECTIVES
+    from bertkit.train.run import differences
 
     paired = recipe.pairs != "none"
     told: Any = dict(generator=recipe.generator) if recipe.objective in JUDGED else dict(next_sentence=paired)
@@ -232,6 +239,9 @@ def begin_with(
         family = found.family
         own = dict(vocabulary=len(store.tokenizer), pooler=paired) | _dropouts(recipe)
         config = found.network.encoder.config.with_(**own)
+    read = read_config(write_config(config, family), family).with_(pooler=config.pooler)
+    if lost := differences(vars(config), vars(read)):
+        raise InputError(f"a {family.name} would be read back otherwise: {'; '.join(lost)}; set these so, or another family")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         network: Any = OBJECTIVES[recipe.objective](config, **told)
@@ -241,7 +251,8 @@ def begin_with(
         network = Distilled(network, teacher.network)
     begun = init.provenance["source"] if isinstance(init, Bundle) else str(init or "")
     provenance = {"source": f"bertkit pretrain, recipe {recipe.name}", "store": store.manifest["settings"], "init": begun}
-    return Bundle(network.kept, store.tokenizer, family, provenance), network, replace(recipe, config=config)
+    recipe = replace(recipe, config=config, family=family.name)
+    return Bundle(network.kept, store.tokenizer, family, provenance), network, recipe
 
 
 def _dropouts(recipe: Recipe) -> dict[str, float]:

@@ -52,6 +52,14 @@ def test_every_task_can_be_taught(name):
     assert not any("teacher" in key for key in network.state_dict())
 
 
+BEYOND_A_TEACHER = {
+    "layers=2": "or a student, keeps its shape",
+    "width=64": "or a student, keeps its shape",
+    "objective=spans": "expected objective=masked, pairs=none, found spans and none",
+    "pairs=next": "expected objective=masked, pairs=none, found masked and next",
+}
+
+
 def test_a_student_learns_from_a_store(tmp_path):
     (tmp_path / "s.txt").write_text("\n\n".join(stories(400, 0)) + "\n")
     bertkit.learn_vocabulary([tmp_path / "s.txt"], 300, tmp_path / "v")
@@ -61,6 +69,9 @@ def test_a_student_learns_from_a_store(tmp_path):
     bertkit.pretrain(store.path, tmp_path / "t", recipe=recipe, quiet=True)
     changes = ["steps=80", "batch_tokens=1024", "row_tokens=512", "phases=32:1", "precision=fp32", "compile=false"]
     changes += ["optimizer.lr=2e-3", "log_every=10"]
+    for more, said in BEYOND_A_TEACHER.items():
+        with pytest.raises(InputError, match=said):
+            bertkit.distill(tmp_path / "t" / "model", store.path, tmp_path / "d", settings=[*changes, more], quiet=True)
     rows = bertkit.distill(tmp_path / "t" / "model", store.path, tmp_path / "d", layers=1, settings=changes, quiet=True)
     made = load_bundle(tmp_path / "d" / "model")
     assert made.family.name == "distilbert" and made.network.encoder.config.layers == 1

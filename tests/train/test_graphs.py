@@ -10,7 +10,7 @@ from support.runs import SMALL_RUN, metrics, without_dropout
 from support.stores import made_up_store
 
 import bertkit
-from bertkit.model.config import Config
+from bertkit.model.config import MEMBERS, Config
 from bertkit.tasks import TASKS
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.tasks.task import TaskSettings
@@ -58,6 +58,7 @@ def test_recorded_or_not_pre_training_is_the_same(tmp_path, objective):
     member = dict(objective=objective, pairs="none", family="bert" if objective == "masked" else "electra")
     for graphs in (False, True):
         recipe = replace(without_dropout(SMALL_RUN), graphs=graphs, **member)
+        recipe = replace(recipe, config=recipe.config.with_(**MEMBERS[recipe.family]))
         bertkit.pretrain(store.path, tmp_path / str(graphs), recipe=recipe, workers=0, quiet=True)
         losses.append([row[name] for row in metrics(tmp_path / str(graphs)) if name in row])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)

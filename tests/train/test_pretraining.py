@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,10 +10,12 @@ from support.runs import SMALL_RUN, metrics, without_dropout
 from support.stores import made_up_store
 
 import bertkit
+from bertkit.atomic import read_json
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.store import Store
-from bertkit.errors import DataError, InputError
+from bertkit.errors import ConfigError, DataError, InputError
 from bertkit.model.device import find_device, flops_per_token
+from bertkit.recipes import find_recipe
 from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import State
@@ -41,7 +44,7 @@ def test_a_step_has_the_rows_of_the_batch(store):
     feed = feed_of(store)
     step = feed.step(0.1, State())
     assert len(step.rows) == 2
-    assert all(row.tokens <= 512 and len(row.batch.ids) == 512 for row in step.rows)
+    assert all(0.8 * 512 < row.tokens == len(row.batch.ids) <= 512 for row in step.rows)
     assert step.cursor > 0
 
 
@@ -201,6 +204,21 @@ def test_training_never_sees_what_is_held_out(store):
     assert spans[0] and spans[1] and not spans[0] & spans[1]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_rows_have_one_shape_where_something_is_compiled(tmp_path, compiled):
+    """Elsewhere grids of short documents are no longer than these are, whatever the phase's length."""
+    store, config = made_up_store(tmp_path / "s", 200, longest=4), replace(SMALL_RUN.config, positions=512)
+    recipe = replace(SMALL_RUN, compile=compiled, pairs="none", config=config, phases=(Phase(length=512),))
+    phase = phase_sources(recipe, store, CPU)[0][0]
+    cursor, places = 0, set()
+    for _ in range(3):
+        examples, cursor = phase.next_row(cursor)
+        row = phase.batch(examples)
+        places.add(sum(bucket.tokens.numel() for bucket in row.batch.buckets))
+        assert row.pairs == 0 and row.tokens > 0.8 * 512
+    assert (len(places) == 1 and min(places) > 2 * 512) if compiled else max(places) < 1.5 * 512
+
+
 def test_without_anything_held_out_there_is_no_evaluation(store, tmp_path):
     job, samples = job_of(store, replace(SMALL_RUN, held_out=0.0), tmp_path / "r")
     assert job.evaluate is None and samples() == []
@@ -231,6 +249,50 @@ def test_steps_are_recorded_on_a_gpu_alone(store, tmp_path):
     recipe, network = replace(SMALL_RUN, graphs=True), Pretraining(SMALL_RUN.config)
     job, _ = pretraining_job(tmp_path / "r", recipe, store, network, CPU, World(), lambda to: None, 0)
     assert not job.recipe.graphs
+
+
+UNSAVED = {
+    "window=16": r"a bert would .* window: 16 → 0",
+    "embedding=16": r"embedding: 16 → 0",
+    "first_position=2": r"first_position: 2 → 0; positions: 64 → 66",
+    "masked=gelu": r"masked: gelu → ",
+    "summary=relu": r"summary: relu → tanh",
+    "family=distilbert": r"a distilbert would .* segments: 2 → 0",
+    "family=modernbert": r"place: learned → rotary",
+    "vocabulary=50": "the store tells the vocabulary",
+    "pooler=false": "pairs whether there is a pooler",
+}
+
+
+@pytest.mark.parametrize("setting", UNSAVED)
+def test_what_would_not_be_read_as_it_was_trained_is_refused(store, tmp_path, setting):
+    with pytest.raises(InputError, match=UNSAVED[setting]):
+        bertkit.pretrain(store.path, tmp_path / "r", recipe=SMALL_RUN, settings=[setting], device="cpu", quiet=True)
+    assert not (tmp_path / "r").exists()
+
+
+def test_layers_that_all_look_through_a_window_cannot_be_saved(store, tmp_path):
+    recipe = find_recipe("fast-small")
+    with pytest.raises(ConfigError, match="global_every is 0 with a window of 64; expected 1 at least"):
+        bertkit.pretrain(store.path, tmp_path / "r", recipe=recipe, settings=["global_every=0"], device="cpu", quiet=True)
+
+
+def test_a_model_goes_on_in_its_own_family_whatever_the_recipe(store, tmp_path):
+    rotary = bertkit.create(
+        "tiny", store.tokenizer, family="modernbert", feedforward=64, positions=64, window=8, global_every=1
+    )
+    recipe = replace(SMALL_RUN, pairs="none", steps=1)
+    bertkit.pretrain(store.path, tmp_path / "r", recipe=recipe, init=rotary.bundle, device="cpu", quiet=True)
+    assert bertkit.load(tmp_path / "r" / "model").bundle.family.name == "modernbert"
+    assert read_json(tmp_path / "r" / "recipe.json")["recipe"]["family"] == "modernbert"
+
+
+def test_a_fork_with_another_batch_needs_no_rows_to_be_told(store, tmp_path):
+    recipe = replace(SMALL_RUN, row_tokens=0, steps=1)
+    go_on = partial(bertkit.pretrain, store.path, tmp_path / "r", recipe=recipe, device="cpu", quiet=True)
+    go_on()
+    go_on(settings=["batch_tokens=1500", "steps=2"], fork=True)
+    assert read_json(tmp_path / "r" / "recipe.json")["recipe"]["row_tokens"] == 1500
 
 
 def test_eight_bits_need_a_gpu_that_has_them(store, tmp_path):

@@ -3,6 +3,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from bertkit.bundle.families import read_config, write_config
+from bertkit.bundle.members import FAMILIES
 from bertkit.errors import InputError
 from bertkit.recipes import RECIPES, find_recipe
 from bertkit.train.recipe import SCHEDULES, Phase, Recipe, Schedule, Tuning, change, rate_factor, with_rows
@@ -14,6 +16,13 @@ def test_every_recipe_is_sound_and_named(name):
     recipe = find_recipe(name)
     assert recipe.name == name
     assert json.loads(json.dumps(asdict(recipe)))["name"] == name
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_every_recipe_makes_can_be_saved(name):
+    recipe = find_recipe(name)
+    config, family = recipe.config, FAMILIES[recipe.family]
+    assert read_config(write_config(config, family), family).with_(pooler=config.pooler) == config
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 8])
@@ -54,8 +63,11 @@ def test_unknown_recipes_are_refused():
 
 
 def test_settings_reach_every_field():
-    recipe = change(Recipe(), ["steps=1e3", "optimizer.lr=3e-4", "rate=0.3", "compile=no", "phases=128:0.5,256:0.5"])
+    recipe = change(
+        Recipe(), ["steps=1e3", "seed=1e18", "optimizer.lr=3e-4", "rate=0.3", "compile=no", "phases=128:0.5,256:0.5"]
+    )
     assert (recipe.steps, recipe.optimizer.lr, recipe.masking.rate, recipe.compile) == (1000, 3e-4, 0.3, False)
+    assert recipe.seed == 10**18
     assert recipe.phases == (Phase(length=128, share=0.5), Phase(length=256, share=0.5))
 
 
@@ -77,6 +89,7 @@ BAD = {
     "generator=1.5": "generator is 1.5; expected its width over the model's",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
+    "steps=15e-1": "steps is '15e-1'; expected int",
     "steps=1e400": "steps is '1e400'; expected int",
     "optimizer.lr=nan": "lr is 'nan'; expected float",
     "optimizer.lr=-1": "at least 0, clip above 0",
@@ -89,7 +102,6 @@ BAD = {
     "evaluate_examples=0": "evaluate_examples must be at least 1",
     "held_out=-1": "held_out, ramp and short from 0 to 1",
     "family=foo": "family is 'foo'",
-    "family=modernbert": "place is learned and family modernbert, where it is rotary",
     "seed=-1": "a seed below 2",
     "precision=fp4": "expected one of fp32, bf16, fp8",
 }
@@ -99,6 +111,12 @@ BAD = {
 def test_bad_settings_are_refused(setting):
     with pytest.raises(Exception, match=BAD[setting]):
         change(Recipe(), [setting])
+
+
+@pytest.mark.parametrize("objective", ["replaced", "both", "spans"])
+def test_next_pieces_are_told_by_one_objective_alone(objective):
+    with pytest.raises(InputError, match=f"expected objective=masked beside it, found {objective}"):
+        change(Recipe(), ["causal=true", "pairs=none", f"objective={objective}"])
 
 
 def test_eight_bits_are_for_pretraining_alone():

@@ -5,7 +5,7 @@ import pytest
 
 from bertkit.errors import InputError, TrainingError
 from bertkit.train.recipe import Recipe
-from bertkit.train.run import agreed, parse_budget
+from bertkit.train.run import agreed, parse_budget, rows_of
 
 
 def test_budgets():
@@ -15,6 +15,12 @@ def test_budgets():
             parse_budget(bad)
     with pytest.raises(InputError, match="expected more than nothing"):
         parse_budget("0s")
+
+
+def test_rows_are_those_of_before_where_they_make_the_batch(tmp_path):
+    (tmp_path / "recipe.json").write_text(json.dumps({"recipe": {"row_tokens": 512}}))
+    assert [rows_of(tmp_path, batch) for batch in (512, 1024, 1500, 256)] == [512, 512, 0, 0]
+    assert rows_of(tmp_path / "none", 1024) == 0
 
 
 def test_a_run_of_before_agrees_in_what_it_did_not_know_yet(tmp_path):

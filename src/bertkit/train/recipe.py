@@ -124,10 +124,8 @@ class Recipe(Training):
         if self.evaluate_examples < 1 or not all(0 <= one <= 1 for one in (self.held_out, self.ramp, self.short)):
             raise InputError("evaluate_examples must be at least 1, held_out, ramp and short from 0 to 1")
         check_choice("family", self.family, MEMBERS)
-        for name in ("place", "norm", "gated", "bias", "shared", "summary_norm"):
-            own, theirs = getattr(self.config, name), MEMBERS[self.family].get(name, getattr(Config(), name))
-            if own != theirs:
-                raise InputError(f"{name} is {own} and family {self.family}, where it is {theirs}; expected them to agree")
+        if self.config.causal and self.objective != "masked":
+            raise InputError(f"causal tells the next piece; expected objective=masked beside it, found {self.objective}")
         if not 0 < self.generator <= 1:
             raise InputError(f"generator is {self.generator}; expected its width over the model's, above 0, at most 1")
         if self.batch_tokens < 1 or self.row_tokens < 0 or self.batch_tokens % (self.row_tokens or 1):
@@ -237,7 +235,7 @@ def _parse(text: str, kind: Any, name: str) -> Any:
         return None if text.lower() == "none" else _parse(text, inner[0], name)
     try:
         if kind is not bool:
-            value = kind(float(text)) if kind is int and "e" in text.lower() else kind(text)
+            value = kind(f"{float(text):.30g}" if kind is int and "e" in text.lower() else text)
             if not isinstance(value, float) or math.isfinite(value):
                 return value
     except (ValueError, OverflowError):
