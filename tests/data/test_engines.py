@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from functools import partial
 import pytest
 
 from bertkit.data.engines import ENGINES, MANY, ahead, local
+from bertkit.errors import InputError
 
 
 class Doubler:
@@ -119,16 +121,32 @@ def test_two_threads_use_two_units_at_once():
     assert len(list(ahead(str, lambda text: meet.wait(), range(MANY), texts=MANY, threads=2))) == MANY
 
 
-def hears(unit):
-    return signal.getsignal(signal.SIGINT) != signal.SIG_IGN
+def survives(unit):
+    os.kill(os.getpid(), (signal.SIGINT, signal.SIGTERM)[unit % 2])
+    return True
 
 
-def test_processes_leave_ctrl_c_to_the_one_that_made_them():
-    before = signal.getsignal(signal.SIGINT)
-    with ENGINES["local"](make_hearer, 2) as run:
-        assert list(run(range(4))) == [False] * 4
-    assert signal.getsignal(signal.SIGINT) is before
+def test_processes_leave_signals_to_the_one_that_made_them():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with ENGINES["local"](make_survivor, 2) as run:
+        assert list(run(range(8))) == [True] * 8
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def make_hearer():
-    return hears
+def test_a_process_that_was_killed_is_told_and_the_others_end():
+    said = "a worker was killed, perhaps for memory; run again with fewer --workers"
+    with pytest.raises(InputError, match=said), local(make_killer, 2) as run:
+        list(run(range(20)))
+    assert not multiprocessing.active_children()
+
+
+def make_survivor():
+    return survives
+
+
+def fails_at_seven(unit):
+    return os.kill(os.getpid(), signal.SIGKILL) if unit == 7 else unit
+
+
+def make_killer():
+    return fails_at_seven

@@ -1,3 +1,4 @@
+import os
 import pickle
 from concurrent.futures import Future
 from contextlib import closing
@@ -8,6 +9,7 @@ from support.stores import made_up_store
 
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.loader import Loader
+from bertkit.errors import InputError
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,10 @@ def test_sources_fit_the_pipe_to_a_new_process(sources):
     copies = pickle.loads(pickle.dumps(sources))
     with closing(Loader(sources)) as mine, closing(Loader(copies)) as theirs:
         assert ids(take(mine, ASKED)) == ids(take(theirs, ASKED))
+
+
+def test_a_process_that_was_killed_is_told(sources):
+    with closing(Loader(sources, workers=1)) as ahead:
+        ahead.pool.submit(os._exit, 9)
+        with pytest.raises(InputError, match="a worker was killed, perhaps for memory; run again with fewer --workers"):
+            take(ahead, ASKED[:2] * 20)

@@ -6,12 +6,14 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle
-from threading import Thread, current_thread, main_thread
+from multiprocessing.context import SpawnContext, SpawnProcess
+from threading import Thread
 from typing import Any
 
-from bertkit.errors import import_extra
+from bertkit.errors import InputError, import_extra
 
 Worker = Callable[[Any], Any]
 Run = Callable[[Iterable[Any]], Iterator[Any]]
@@ -29,15 +31,34 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
         return
     pool = processes(make, workers)
     try:
-        yield lambda units: _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2 * workers)
+        with alive():
+            yield lambda units: _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2 * workers)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def alive() -> Iterator[None]:
+    """Says what to do where a process was killed."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise InputError("a worker was killed, perhaps for memory; run again with fewer --workers") from error
+
+
+class _Process(SpawnProcess):
+    """It does not hear the signal that ends others."""
+
+    terminate = SpawnProcess.kill
+
+
+class _Context(SpawnContext):
+    Process = _Process
+
+
 def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
     """Processes that each make a worker once; `work` is done by it."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(make,))
+    pool = ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_start, initargs=(make,))
     with _deaf():
         for _ in range(workers):
             pool.submit(int)  # begins a process
@@ -46,15 +67,13 @@ def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """What is started meanwhile does not hear Ctrl-C, which goes to all processes of a terminal: who started it ends it."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """What is started meanwhile hears neither Ctrl-C nor SIGTERM, which go to all processes of a job: who started it, and
+    hears them afterwards, ends it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

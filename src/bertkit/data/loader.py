@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bertkit.data.engines import Worker, processes, work
+from bertkit.data.engines import Worker, alive, processes, work
 from bertkit.data.examples import Examples, ExampleSource
 
 
@@ -32,13 +32,17 @@ class Loader:
         self.pool = processes(partial(_worker, sources), workers) if workers else None
         self._begun = deque[tuple[tuple[int, int, int], list[Future], int]]()
 
+    @alive()
     def step(self, phase: int, rows: int, cursor: int) -> Step:
         """The rows of a step: `rows` of them over all ranks."""
         if self._begun and self._begun[0][0] == (phase, rows, cursor):
             _, futures, behind = self._begun.popleft()
             self._look_ahead(phase, rows, behind)
             return Step([future.result() for future in futures], behind)
-        self._drop()
+        for _, futures, _ in self._begun:
+            for future in futures:
+                future.cancel()
+        self._begun.clear()
         mine, behind = self._descriptors(phase, rows, cursor)
         self._look_ahead(phase, rows, behind)
         return Step([self.sources[phase].batch(examples) for examples in mine], behind)
@@ -59,14 +63,7 @@ class Loader:
                 mine.append(examples)
         return mine, cursor
 
-    def _drop(self) -> None:
-        for _, futures, _ in self._begun:
-            for future in futures:
-                future.cancel()
-        self._begun.clear()
-
     def close(self) -> None:
-        self._drop()
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
 
