@@ -137,6 +137,16 @@ def test_rows_of_any_shape_show_the_same(store):
         assert a.labels[: a.pairs].tolist() == b.labels[: b.pairs].tolist()
 
 
+def test_sentence_pairs_need_two_documents_beside_what_is_held_out(tmp_path):
+    two, three = (made_up_store(tmp_path / str(n), n, shards=1, longest=600) for n in (2, 3))
+    held_out = dict(seed=0, tokens=1024, held_out=0.01)
+    with pytest.raises(DataError, match=r"2 documents, too few to train on and to hold 1.0% out"):
+        ExampleSource(two, ExampleSettings(), **held_out)
+    ExampleSource(two, ExampleSettings(pairs="none"), **held_out)
+    assert set(ExampleSource(three, ExampleSettings(), **held_out).plan(0).label) == {0, 1}
+    assert set(source(two).plan(0).label) == {0, 1}
+
+
 def test_a_row_must_hold_an_example(store):
     with pytest.raises(
         DataError, match=r"a row of 64 tokens is shorter than .* 128; set row_tokens to that or more, batch_tokens"

@@ -148,6 +148,9 @@ def test_bad_arguments(corpus, tokenizer, tmp_path):
         prepare_store(corpus, tokenizer, tmp_path / "s", engine="spark")
     with pytest.raises(InputError, match="workers is 0"):
         prepare_store(corpus, tokenizer, tmp_path / "s", workers=0)
+    (tmp_path / "bad.txt").write_bytes(b"\xff\n\xff\n")
+    with pytest.raises(DataError, match=r"no document was left \(2 bad lines\)"):
+        prepare_store(Corpus([tmp_path / "bad.txt"], bad="skip"), tokenizer, tmp_path / "bad")
     with pytest.raises(DataError, match="no document was left"):
         prepare_store(corpus, tokenizer, tmp_path / "s", min_words=10_000)
     assert prepare_store(corpus, tokenizer, tmp_path / "s").documents  # as nothing was stored, it is not in the way

@@ -81,8 +81,9 @@ def test_there_must_be_words_and_room(corpus, tmp_path):
     for kind in KINDS:
         with pytest.raises(InputError, match="no room beside"):
             learn_vocabulary(corpus, 20, kind=kind)
+    (tmp_path / "b.txt").write_text("\0")  # which would be told if it was read
     with pytest.raises(InputError, match="expected 5,000,000 at most"):
-        learn_vocabulary(corpus, 10**12)
+        learn_vocabulary(Corpus([tmp_path / "b.txt"]), 10**12)
     (tmp_path / "a.txt").write_text("\x01 \x02")
     with pytest.raises(InputError, match="holds no words"):
         learn_vocabulary(Corpus([tmp_path / "a.txt"]), 100)

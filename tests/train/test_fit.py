@@ -176,6 +176,13 @@ def test_a_loss_that_is_no_number_ends_the_run(store, tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["00000003"]
 
 
+def test_weights_that_are_no_numbers_are_not_saved(store, tmp_path):
+    """No loss was computed with them yet."""
+    with pytest.raises(TrainingError, match="no number any more since step 1"):
+        train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=1, optimizer=Optimizer(lr=1e300)))
+    assert not any((tmp_path / "r" / name).exists() for name in ("checkpoints", "model", "best"))
+
+
 def test_full_memory_is_told_with_what_to_do(store, tmp_path, monkeypatch):
     real, most = fit_module.Trainer._gradients, 256  # tokens that this memory holds
 

@@ -4,15 +4,17 @@ import math
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from support.runs import SMALL_RUN, metrics, without_dropout
-from support.stores import made_up_store
+from support.stores import made_up_store, made_up_tokenizer
 
 import bertkit
 from bertkit.atomic import read_json
 from bertkit.data.examples import ExampleSettings, ExampleSource
-from bertkit.data.store import Store
+from bertkit.data.masking import Masking
+from bertkit.data.store import Piece, Store, write_manifest, write_shard
 from bertkit.errors import ConfigError, DataError, InputError
 from bertkit.model.device import find_device, flops_per_token
 from bertkit.recipes import find_recipe
@@ -182,6 +184,19 @@ def test_held_out_figures_are_of_what_is_kept(store, tmp_path, objective, judges
     assert (figures["held_out_loss"] < 2) is judges  # one of two, or one of the vocabulary
     assert ("held_out_perplexity" not in figures) is judges
     assert {"held_out_accuracy", "held_out_generator_accuracy"} <= figures.keys()
+
+
+def test_where_nothing_held_out_is_hidden_there_are_no_figures(tmp_path):
+    """One word of pieces beyond the quota is all that is held out."""
+    tokenizer, ids = made_up_tokenizer(), np.array([5, 7, 10, 13] + 400 * [5, 6], np.uint16)
+    (tmp_path / "s" / "tokenizer").mkdir(parents=True)
+    tokenizer.write_files(tmp_path / "s" / "tokenizer")
+    piece = Piece(np.concatenate([ids[4:], ids[:4]]), np.array([400, 400, 4]), np.array([1, 1, 1]))
+    write_manifest(tmp_path / "s", [write_shard(tmp_path / "s", 0, [piece])], ids.dtype, {"settings": {}, "dropped": {}})
+    recipe = replace(SMALL_RUN, pairs="none", held_out=1e-9, masking=Masking(scheme="whole-word"), steps=1)
+    bertkit.pretrain(tmp_path / "s", tmp_path / "r", recipe=recipe, device="cpu", quiet=True)
+    assert not any("held_out_loss" in row for row in metrics(tmp_path / "r"))
+    assert (tmp_path / "r" / "model").is_dir()
 
 
 def test_a_hopeless_loss_has_a_perplexity_still(store, tmp_path):

@@ -129,7 +129,8 @@ class ExampleSource:
             held[-1] = True  # there is always one, the last if chance would have none
         a_held = held[np.searchsorted(ends, plan.a_begin, side="right") - 1]
         b_held = held[np.searchsorted(ends, plan.b_begin, side="right").clip(max=len(held)) - 1] & (plan.b_size > 0)
-        return a_held if self.evaluation else ~(a_held | b_held)
+        alone = self.settings.pairs == "next" and held.any() and np.count_nonzero(~held) == 1  # no document would give a B
+        return a_held if self.evaluation else ~(a_held | b_held | alone)
 
     def next_row(self, cursor: int) -> tuple[Examples, int]:
         """The examples of the row at a cursor, and the cursor behind them. An epoch's last row may be short."""

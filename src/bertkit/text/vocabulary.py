@@ -77,6 +77,8 @@ class Learned:
 def learn_vocabulary(corpus: Corpus, size: int, *, kind: str = "wordpiece", cased: bool = False) -> Learned:
     """Learns `size` pieces from the corpus; the same corpus gives the same vocabulary."""
     check_choice("kind", kind, KINDS)
+    if size > MOST:
+        raise InputError(f"{size} pieces; expected {MOST:,} at most")
     backend = _untaught(kind, cased)
     counts = Counts(MAX_CHUNKS)
     for document in corpus.watched("counting words"):
@@ -125,8 +127,6 @@ def _learn(kind: str, model: models.Model, words: Counter[str], size: int) -> mo
     letters = _letters(words, size // 3)
     words = Counter({word: count for word, count in words.items() if letters.issuperset(word)})
     fixed = [*KINDS[kind], *_single(kind, letters, words)]
-    if size > MOST:
-        raise InputError(f"{size} pieces; expected {MOST:,} at most")
     if size < len(fixed):
         raise InputError(f"{size} pieces leave no room beside {len(fixed)} special pieces and characters; ask for more")
     backend = Backend(model)

@@ -254,8 +254,11 @@ class Trainer:
         if self.job.world.leads:
             self.job.export(to)
 
+    @torch.no_grad()
     def _check(self, state: State) -> None:
-        """Nothing is written once a loss is no number: the last checkpoint stays good."""
+        """Nothing is written once a loss is no number, or will be as weights are none: the last checkpoint stays good."""
+        if not whole(nn.utils.get_total_norm([*self.network.parameters()])).isfinite():
+            self.bad = torch.where(self.bad < 0, state.step, self.bad)
         if (step := int(self.bad)) >= 0:
             (self.job.run / "nan.json").write_text(json.dumps({"step": step, "seen_at": state.step, "cursor": state.cursor}))
             advice = "Lower optimizer.lr or clip, and run again (nan.json has the record)"

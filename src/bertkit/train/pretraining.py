@@ -102,7 +102,8 @@ def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, s
         sums += trainer.sums(trainer.network, row)
         counts += torch.tensor([*map(row.count, trainer.names)])
     means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
-    first = trainer.names[0]  # the loss that what is kept is judged by
+    if (first := trainer.names[0]) not in means:  # the loss that what is kept is judged by: nothing was hidden
+        return {}, -math.inf
     loss, own = means.pop(first), first.removesuffix("loss")
     figures = {"held_out_loss": loss} | ({"held_out_perplexity": math.exp(min(50.0, loss))} if own == "masked_" else {})
     figures |= {f"held_out_{name.removeprefix(own)}": v for name, v in means.items() if name != "next_loss"}

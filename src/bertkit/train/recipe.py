@@ -60,9 +60,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         if self.length < 8 or self.share < 0:
-            raise InputError(
-                f"a phase has length {self.length} and share {self.share}; expected 8 at least, and no less than 0"
-            )
+            raise InputError(f"a phase has length {self.length}, share {self.share}; expected at least 8, and at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
