@@ -46,6 +46,11 @@ def test_halves_share_nothing_and_do_not_depend_on_the_order():
     assert {999 - index for index in again} == set(first)
 
 
+def test_what_was_held_out_has_two_halves_too():
+    held = [record for record in (Record(f"text {n}") for n in range(3000)) if part(record, 10) == 0]
+    assert all(len(half) > 0.4 * len(held) for half in halves(held))
+
+
 def test_what_belongs_together_stays_in_one_half():
     by_article = [Question(f"q {n}", f"c {n}", article=f"article {n % 7}") for n in range(70)]
     by_context = [Question(f"q {n}", f"context {n % 7}") for n in range(70)]

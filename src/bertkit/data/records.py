@@ -84,6 +84,7 @@ def part(record: AnyRecord, parts: int) -> int:
 
 
 def halves(records: Sequence[AnyRecord]) -> tuple[list[int], list[int]]:
-    """The indices of two halves: one to fit a threshold or a temperature on, one to measure it on."""
-    sides = [part(record, 2) for record in records]
+    """The indices of two halves: one to fit a threshold or a temperature on, one to measure it on. Also of the tenth that
+    `part` holds out: its remainder by 10 says nothing about the side."""
+    sides = [part(record, 20) // 10 for record in records]
     return [i for i, side in enumerate(sides) if side == 0], [i for i, side in enumerate(sides) if side == 1]
