@@ -64,6 +64,18 @@ def test_bad_prompts_get_one_clear_line(model):
         Prompt(model, [PATTERN], {"positive": "great", "negative": "very poor"})
 
 
+def test_a_mask_spelled_in_a_text_is_text_whatever_the_model_calls_its_own(tmp_path):
+    (tmp_path / "c.txt").write_text("good bad see mask here film it was")
+    learned = bertkit.learn_vocabulary([tmp_path / "c.txt"], 270, tmp_path / "t", kind="bpe")
+    model = bertkit.create("tiny", learned.tokenizer, family="roberta", layers=1, width=16, heads=2, feedforward=32)
+    assert model.tokenizer.specials["mask"] == "<mask>"
+    texts = ["good film", "see <mask> here", "see [MASK] here", "bad film"]
+    prompt = Prompt(model, ["{text} it was [MASK]"], {"a": "g", "b": "h"})
+    each = [prompt.classify([text])[0] for text in texts]
+    for one, other in zip(prompt.classify(texts), each, strict=True):
+        assert one.probability == pytest.approx(other.probability, abs=1e-5)
+
+
 def test_it_needs_a_masked_head(model):
     bare = bertkit.create("tiny", Tokenizer.from_vocabulary(WORDS, cased=False), positions=24)
     bare.network.masked = None

@@ -47,6 +47,7 @@ class Prompt:
 
     def _scores(self, pattern: str, texts: Sequence[str]) -> np.ndarray:
         """log-probabilities [N, labels] of the labels' words at [MASK]; what is cut is the text, not the pattern."""
+        own = self.model.tokenizer.specials["mask"]
         pieces = self.model.tokenizer.pieces(list(texts))
         around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])
         room = (self.model.config.positions - 2 - around) // pattern.count("{text}")
@@ -56,7 +57,7 @@ class Prompt:
             )
         ends = [None if len(p) <= room else p.offsets[room - 1, 1] for p in pieces]
         cut = [text[:end] for text, end in zip(texts, ends, strict=True)]
-        filled = [pattern.replace("{text}", text.replace("[MASK]", "mask")) for text in cut]
+        filled = [pattern.replace("{text}", text.replace("[MASK]", "mask").replace(own, "mask")) for text in cut]
         encodings = self.model.encode_texts(filled, truncate=False, read_mask=True)
         return np.array(self.model.each("prompting", encodings, self._judge))
 
