@@ -12,6 +12,7 @@ import bertkit
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.device import find_device
 from bertkit.serve.predictor import word_spans
+from bertkit.text.tokenizer import SPECIALS, Tokenizer
 
 WORDS = ["mara", "is", "a", "baker", "in", "elmford", ",", "and", "every", "morning", "she", "kneads", "the", "dough", "."]
 sentences = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=60).map(" ".join), min_size=1, max_size=8)
@@ -191,6 +192,14 @@ def test_words_end_behind_their_last_mark(still):
         "bake\u0301r\u0302",
         ".",
     ]
+
+
+@pytest.mark.parametrize("text", ["मैं दिल्ली में हूँ", "ba ❤️ ma", "cafe\u0301 नि"])
+def test_vowel_signs_and_variants_belong_to_their_words(still, text):
+    letters = sorted({character for character in text if not character.isspace()})
+    pieces = [piece for letter in letters for piece in (letter, f"##{letter}")]
+    (found,) = Tokenizer.from_vocabulary([*SPECIALS, *pieces], cased=False).pieces([text])
+    assert [text[begin:end] for begin, end in word_spans(found, text)] == text.split()
 
 
 TUNED = [

@@ -14,7 +14,7 @@ from bertkit.data.windows import NOTHING
 from bertkit.errors import InputError
 from bertkit.tasks.qa import BEST, QuestionAnswering, _best_spans
 from bertkit.tasks.task import TaskSettings
-from bertkit.text.tokenizer import SPECIALS, Tokenizer
+from bertkit.text.tokenizer import SPECIALS, Tokenizer, behind_marks
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCABULARY = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS), "the", "cat", "sat", "where", "?", ".", ",", "é", "中"]
@@ -134,7 +134,7 @@ def test_empty_questions_and_contexts_are_refused(empty):
         asked().units([Question(empty, "the cat", place="f:8")], TOKENIZER)
 
 
-def brute_force(unit, logits, longest):
+def brute_force(context, unit, logits, longest):
     """The best score of every span of characters, by looking at all of them."""
     scores = {}
     for one, values in zip(unit, logits, strict=True):
@@ -142,7 +142,7 @@ def brute_force(unit, logits, longest):
         for start in inside:
             for end in inside:
                 if start <= end < start + longest:
-                    span = int(one.origin[start, 0]), int(one.origin[end, 1])
+                    span = int(one.origin[start, 0]), behind_marks(context, int(one.origin[end, 1]))
                     scores[span] = max(scores.get(span, -np.inf), float(values[start, 0] + values[end, 1]))
     return scores
 
@@ -155,7 +155,7 @@ def test_the_best_spans_are_those_of_a_look_at_all(context, length, stride, long
     units = task.units([record], TOKENIZER)
     logits = [[draw.normal(size=(len(one), 2)) for one in units[0]]]
     (answer,) = task.answers([record], units, logits)
-    wanted = brute_force(units[0], logits[0], longest)
+    wanted = brute_force(context, units[0], logits[0], longest)
     null = min(float(values[0].sum()) for values in logits[0])
     if not wanted:
         assert answer.text == "" and answer.best == [] and answer.null_margin > 1000
@@ -168,8 +168,8 @@ def test_the_best_spans_are_those_of_a_look_at_all(context, length, stride, long
     for span in answer.best:
         assert span.text == context[span.begin : span.end] and span.text
     offered = [wanted[span.begin, span.end] for span in answer.best]
-    distinct = len({tuple(pair) for pair in pieces_of(TOKENIZER, context).offsets.tolist()})
-    if distinct == len(pieces_of(TOKENIZER, context)):  # else several pieces share their characters, and spans are fewer
+    ends = {behind_marks(context, end) for _, end in pieces_of(TOKENIZER, context).offsets.tolist()}
+    if len(ends) == len(pieces_of(TOKENIZER, context)):  # else several pieces share their characters, and spans are fewer
         np.testing.assert_allclose(offered, ranked[:BEST])
     chances = np.exp(np.array([*offered, null]) - max(*offered, null))
     np.testing.assert_allclose([span.probability for span in answer.best], (chances / chances.sum())[:-1], atol=1e-9)
@@ -181,7 +181,7 @@ def test_one_window_equals_a_look_at_all_its_spans(many, longest, seed):
     (unit,) = asked(max_length=512).units([Question("where ?", " ".join(["cat"] * many))], TOKENIZER)
     values = np.random.default_rng(seed).normal(size=(len(unit[0]), 2))
     found = _best_spans(unit[0], values, longest)
-    wanted = sorted(brute_force(unit, [values], longest).items(), key=lambda item: -item[1])[:BEST]
+    wanted = sorted(brute_force(" ".join(["cat"] * many), unit, [values], longest).items(), key=lambda item: -item[1])[:BEST]
     assert sorted(found, key=lambda span: -span[2]) == [(*span, pytest.approx(score)) for span, score in wanted]
 
 
@@ -227,6 +227,14 @@ def test_an_answer_is_as_it_stands_in_the_context():
         (answer,) = task.answers([record], units, [pointing(units[0], begin, begin + len(text))])
         assert answer.text == text and context[answer.begin : answer.end] == text
         assert said(record, units[0][0], units[0][0].targets) == text
+
+
+def test_an_answer_ends_behind_the_marks_of_its_last_letter():
+    context = "the cafe\u0301 sat"
+    units = asked(max_length=64).units([Question("where ?", context)], TOKENIZER)
+    (answer,) = asked(max_length=64).answers([Question("where ?", context)], units, [pointing(units[0], 4, 8)])
+    assert answer.text == "cafe\u0301"
+    assert len({(span.begin, span.end) for span in answer.best}) == len(answer.best)
 
 
 def test_the_longest_answer_is_kept_to():

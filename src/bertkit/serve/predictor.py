@@ -6,7 +6,6 @@ depends on what else was in its batch.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -32,7 +31,7 @@ from bertkit.tasks.metrics import entities, softmax, unit
 from bertkit.tasks.qa import Answered
 from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings, check_texts
-from bertkit.text.tokenizer import Encoding, Pieces
+from bertkit.text.tokenizer import Encoding, Pieces, behind_marks
 
 JUDGED = ("classification", "multilabel", "regression")  # tasks that are asked alike
 ANSWERS = dict.fromkeys(JUDGED, "classify") | {"tagging": "tag", "qa": "ask", "choice": "choose", "similarity": "embed"}
@@ -331,14 +330,7 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
     if not len(begins):
         raise InputError(f"nothing to read in {short(text)!r}; expected at least one word")
     ends = pieces.offsets[np.append(begins[1:], len(pieces)) - 1, 1].tolist()
-    return [(begin, _behind_marks(text, end)) for begin, end in zip(pieces.offsets[begins, 0].tolist(), ends, strict=True)]
-
-
-def _behind_marks(text: str, end: int) -> int:
-    """The end of a word with the marks that stand on its last letter, which pieces leave out."""
-    while end < len(text) and unicodedata.combining(text[end]):
-        end += 1
-    return end
+    return [(begin, behind_marks(text, end)) for begin, end in zip(pieces.offsets[begins, 0].tolist(), ends, strict=True)]
 
 
 def _check_pairs(first: Sequence[Any], second: Any) -> None:

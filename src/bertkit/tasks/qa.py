@@ -14,7 +14,7 @@ from bertkit.data.records import Question
 from bertkit.data.windows import NOTHING, Input, Layout, cut_windows
 from bertkit.tasks.metrics import softmax, squad_scores
 from bertkit.tasks.task import Task, TaskSettings, check_texts
-from bertkit.text.tokenizer import Pieces, Tokenizer
+from bertkit.text.tokenizer import Pieces, Tokenizer, behind_marks
 
 BEST = 20  # spans that are kept of a context
 
@@ -84,7 +84,8 @@ class QuestionAnswering(Task):
         spans = dict[tuple[int, int], float]()
         for one, values in zip(inputs, logits, strict=True):
             for begin, end, score in _best_spans(one, values, self.settings.answer_length):
-                spans[begin, end] = max(score, spans.get((begin, end), -np.inf))
+                place = begin, behind_marks(record.context, end)
+                spans[place] = max(score, spans.get(place, -np.inf))
         null = min(float(values[0].sum()) for values in logits)
         ranked = sorted(spans.items(), key=lambda item: -item[1])[:BEST]
         chances = softmax(np.array([score for _, score in ranked] + [null]) / self.settings.temperature)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -329,6 +330,13 @@ def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.T
         backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=charsmap)
     # The library reads scores back with another last bit, once; from here on every copy has the same.
     return tokenizers.Tokenizer.from_str(backend.to_str())
+
+
+def behind_marks(text: str, end: int) -> int:
+    """The end of a word with the marks that stand on its last letter, which pieces leave out: accents, vowel signs."""
+    while end < len(text) and unicodedata.category(text[end]).startswith("M"):
+        end += 1
+    return end
 
 
 @contextmanager
