@@ -41,7 +41,7 @@ def similar(objective, labels=(), **changes):
     ],
 )
 def test_the_objective_is_what_the_labels_ask_for(labels, negative, objective, classes):
-    learned = Similarity.learn(TaskSettings(), records_of(labels, negative))
+    learned = Similarity.learn(TaskSettings(labels=classes), records_of(labels, negative))
     assert (learned.objective, learned.labels) == (objective, classes)
 
 
@@ -55,6 +55,18 @@ def test_an_objective_may_be_named():
     assert Similarity.learn(TaskSettings(labels=("b", "a")), records_of(["a", "b"])).labels == ("b", "a")
 
 
+@pytest.mark.parametrize("above", [{"lstm": 8}, {"features": (-1,)}])
+def test_nothing_stands_between_the_encoder_and_the_vectors(above):
+    with pytest.raises(InputError, match="similarity trains the encoder itself; features and lstm are for other tasks"):
+        build_network(CONFIG, similar("cosine", **above))
+
+
+def test_classes_are_put_in_order_by_the_user():
+    """By their alphabet, entailment would be least alike, and the worst epoch would be kept."""
+    with pytest.raises(InputError, match=r"the classes are no, so, yes; name them from least to most alike, as in --set"):
+        Similarity.learn(TaskSettings(), records_of(["yes", "no", "so"]))
+
+
 def test_unlabelled_records_are_no_class():
     with pytest.raises(InputError, match="some pairs have a label and some have none"):
         Similarity.learn(TaskSettings(), records_of(["yes", None, "no"]))
@@ -64,6 +76,7 @@ def test_scores_from_nought_to_five_are_scaled(tokenizer):
     task = Similarity(Similarity.learn(TaskSettings(), records_of([0.0, 5.0, 2.5])))
     assert task.settings.scale == 5
     assert task.units([Record("a", "b", 2.5)], tokenizer)[0][0].targets.tolist() == [0.5]
+    assert task.gold([Record("a", "b", 2.5)]) == [0.5]  # what a cosine is compared with
 
 
 def test_a_missing_partner_is_refused_with_its_place(tokenizer):

@@ -12,6 +12,7 @@ from bertkit.tasks import TASKS, metrics
 from bertkit.tasks.choice import Chosen
 from bertkit.tasks.classification import Labelled
 from bertkit.tasks.qa import Answered, Span
+from bertkit.tasks.similarity import Compared
 from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings
 from bertkit.text.tokenizer import SPECIALS, Tokenizer
@@ -227,6 +228,18 @@ def test_right_answers_are_no_mistakes():
     assert told["intervals"]["entity_f1"] == (1.0, 1.0)
     task = learned("choice")
     assert summarize(task, RECORDS["choice"], [Chosen(0, [0.8, 0.1, 0.1])] * 16)["mistakes"] == []
+
+
+def test_of_similarities_only_those_that_are_off_are_mistakes():
+    def mistakes(answers, given, **changes):
+        task = TASKS["similarity"](TaskSettings(task="similarity", **changes))
+        records = [Record("a", "b", label=label) for label in given]
+        told = summarize(task, records, [Compared(value, value) for value in answers])
+        return [(mistake["gold"], mistake["answer"]) for mistake in told["mistakes"]]
+
+    assert mistakes([0.9, 0.1], [5.0, 5.0], objective="cosine", scale=5.0) == [("1", "0.10"), ("1", "0.90")]
+    assert mistakes([0.5, -0.5], [None, None], objective="negatives") == [("1", "0.00")]
+    assert mistakes([0.5, -0.5], ["yes", "no"], objective="classes", labels=("no", "yes")) == []
 
 
 def spoken(text):

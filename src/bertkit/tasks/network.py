@@ -216,9 +216,9 @@ LOSSES: dict[str, Loss] = {"classes": classes, "flags": flags, "numbers": number
 
 
 def build_network(config: Config, task: Task) -> TaskNetwork:
+    if task.loss == "vectors" and (task.settings.features or task.settings.lstm):
+        raise InputError("similarity trains the encoder itself; features and lstm are for other tasks")
     if layers := task.settings.features:
-        if task.loss == "vectors":
-            raise InputError("similarity trains the encoder itself; features are for other tasks")
         if bad := [layer for layer in layers if not -config.layers - 1 <= layer <= config.layers]:
             raise InputError(f"features has layer {bad[0]}; expected 0 (embeddings) to {config.layers}, or from -1 on")
         return FeatureNetwork(config, task)

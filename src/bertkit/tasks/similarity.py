@@ -43,7 +43,10 @@ class Similarity(Task):
         if objective in ("cosine", "classes") and None in labels:
             raise InputError("some pairs have a label and some have none; expected one for each, or none at all")
         if objective == "classes":
-            return replace(settings, objective=objective, labels=settings.labels or tuple(sorted(map(str, labels))))
+            if not settings.labels:
+                found, way = ", ".join(sorted(map(str, labels))[:10]), "--set labels=contradiction,neutral,entailment"
+                raise InputError(f"the classes are {found}; name them from least to most alike, as in {way}")
+            return replace(settings, objective=objective)
         largest = max((abs(float(label)) for label in labels if isinstance(label, float | int)), default=1.0)
         return replace(settings, objective=objective, scale=max(1.0, largest) if objective == "cosine" else 1.0)
 
@@ -73,15 +76,15 @@ class Similarity(Task):
     def _target(self, record: Record) -> np.ndarray:
         """[1], no number where nothing is known; pairs and triplets without labels need none."""
         value = 1.0 if self.finds else np.nan if record.label is None else self._number(record)
-        return np.array([value / self.settings.scale], np.float32)
+        return np.array([value], np.float32)
 
     def _number(self, record: Record) -> float:
-        """The label itself; of classes, how high it stands in the order of labels."""
+        """The label as a cosine; of classes, how high it stands in the order of labels."""
         if self.settings.objective == "classes":
             return float(number_of(str(record.label), self.settings.labels, record))
         if not isinstance(record.label, float | int):
             raise DataError(f"label {record.label!r}; expected a number, as in training", record.place)
-        return float(record.label)
+        return float(record.label) / self.settings.scale
 
     def answers(self, records: Sequence[Record], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
         first, second, *third = (unit(np.stack([text[0] for text in side])) for side in zip(*logits, strict=True))
@@ -97,7 +100,7 @@ class Similarity(Task):
         return [Compared(float(a), float(a - b)) for a, b in zip(own, others, strict=True)]
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
-        """Similarities as given, or by their classes; else that partners belong."""
+        """Similarities as cosines, or by their classes; else that partners belong."""
         return [1.0 if self.finds else self._number(record) for record in records]
 
     def value(self, answer: Any) -> Any:

@@ -95,11 +95,13 @@ def _by_length(gold: list[Any], found: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> list[dict[str, Any]]:
-    """Wrong answers, the most confident first; of numbers, those furthest off."""
+    """Wrong answers, the most confident first; of numbers, those furthest off. A cosine is not wrong beside a class."""
     labels = task.settings.labels
     wrong = list[tuple[float, Any, str, str, float | None]]()
     for record, answer, truth in zip(records, answers, task.gold(records), strict=True):
         told = task.value(answer)
+        if isinstance(told, float) and (told == truth or task.settings.objective == "classes"):
+            continue
         if isinstance(told, float):
             wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
         elif not metrics.answer_exact(truth, told) if isinstance(record, Question) else told != truth:
