@@ -101,6 +101,13 @@ def test_a_search_tries_all_and_keeps_the_best(model, reviews, tmp_path):
     assert (tmp_path / "r" / "model" / "config.json").exists()
 
 
+def test_all_that_a_search_would_try_is_checked_before_the_first_run(model, reviews, tmp_path):
+    for search, message in (("max_length=16,600", "max_length is 600"), ("metrics=accuracy,pearson", "is 'pearson'")):
+        with pytest.raises(InputError, match=message):
+            tune(model, tmp_path / "r", reviews, search=search)
+        assert not (tmp_path / "r").exists()
+
+
 def test_an_ensemble_answers_together(model, reviews, tmp_path):
     results = tune(model, tmp_path / "r", reviews, ensemble=3)
     assert [row["seed"] for row in results["search"]] == [0, 1, 2]

@@ -22,7 +22,7 @@ from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
 from bertkit.tasks.task import TaskSettings
-from bertkit.train.finetuning import tuned_network, tuning_job
+from bertkit.train.finetuning import check_fits, tuned_network, tuning_job
 from bertkit.train.fit import fit
 from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
@@ -92,6 +92,8 @@ def finetune(
         kind(recipe.task).units(data.dev, source.tokenizer)  # labels that training does not know are told now
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
     planned = _plans(recipe, run, search, restarts, ensemble)
+    for plan in planned:
+        check_fits(plan.recipe, kind(plan.recipe.task), source.network.encoder)
     _check_out(run, several=len(planned) > 1)
     plans = [tuner.tune(plan) for plan in planned]
     ranked = sorted(plans, key=lambda plan: -plan.score)

@@ -247,5 +247,46 @@ def test_numbers_far_from_nought_are_learned_from_their_mean(tokenizer):
     targets = [unit[0].targets for unit in task.units(records, tokenizer)]
     np.testing.assert_allclose(np.ravel(targets), [1, -1], atol=1e-6)
     assert [task.answer(np.array([target])) for target in (1.0, -1.0)] == [250_000, 150_000]
-    near = TASKS["regression"].learn(TaskSettings(task="regression"), [Record("the cat", label=5.0)])
-    assert (near.center, near.scale) == (0, 1)
+
+
+def scaled(*numbers, **changes):
+    """The center and the scale that a regression learns of numbers."""
+    records = [Record("the cat", label=number) for number in numbers]
+    found = TASKS["regression"].learn(TaskSettings(task="regression", **changes), records)
+    return found.center, found.scale
+
+
+def test_numbers_are_left_alone_where_a_head_reaches_them_and_sees_them_apart():
+    assert scaled(0.0, 2.0, 5.0) == scaled(0.0, 0.3, 0.7, 1.0) == scaled(1.0, 5.0, 5.0, 4.0) == (0, 1)
+    assert scaled(0.990, 0.993) == pytest.approx((0.9915, 0.0015))
+    assert scaled(9.0, 9.9) == pytest.approx((9.45, 0.45))
+    assert scaled(5.0, 5.0) == (5, 1)
+
+
+def test_a_center_and_a_scale_that_were_named_stay():
+    assert scaled(0.0, 1000.0, center=5.0, scale=10.0) == (5, 10)
+    assert scaled(0.990, 0.993, scale=0.01) == (0, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("classification", ("f1", "macro_f1"), "multilabel_f1"),
+        ("multilabel", ("multilabel_macro_f1",), "macro_f1"),
+        ("regression", ("pearson",), "accuracy"),
+        ("tagging", ("entity_f1",), "accuracy"),
+        ("qa", ("exact",), "accuracy"),
+        ("choice", ("accuracy",), "f1"),
+        ("similarity", ("pearson",), "accuracy"),
+    ],
+)
+def test_only_what_fits_the_answers_is_measured(name, good, bad):
+    learned(name, metrics=good).check_metrics()
+    assert learned(name, metrics=good).headline == good[0]
+    with pytest.raises(InputError, match=f"a metric of {name} is '{bad}'.*expected one of"):
+        learned(name, metrics=(bad,)).check_metrics()
+
+
+def test_f1_is_of_two_classes():
+    with pytest.raises(InputError, match=r"a metric of classification is 'f1'.*expected one of accuracy, macro_f1"):
+        TASKS["classification"](TaskSettings(labels=("a", "b", "c"), metrics=("f1",))).check_metrics()

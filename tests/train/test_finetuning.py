@@ -297,6 +297,21 @@ def test_tasks_with_classes_may_be_balanced(name):
             tuned(name, balance=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("similarity", {"freeze": -1}, "similarity trains the encoder itself; expected some blocks"),
+        ("similarity", {"freeze": 3}, "similarity trains the encoder itself; expected some blocks"),
+        ("qa", {"smoothing": 0.1}, "smoothing is of the one right class; qa has none"),
+        ("multilabel", {"smoothing": 0.1}, "smoothing is of the one right class; multilabel has none"),
+        ("tagging", {"reinit": 4}, "reinit is 4 and freeze 0; the model has 3 blocks"),
+    ],
+)
+def test_what_a_task_cannot_do_is_refused(name, changes, message):
+    with pytest.raises(InputError, match=message):
+        tuned(name, **changes)
+
+
 # Steps and rates
 
 

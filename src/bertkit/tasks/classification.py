@@ -120,12 +120,14 @@ class Regression(Judged):
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
-        """Numbers beyond ±10 are learned as distances from their mean: a head does not come far from 0."""
+        """Numbers beyond ±10, or close together, are learned as distances from their mean: a head does not come far from 0,
+        and sees no small differences. Who names a center or a scale has it."""
         numbers = np.array([float(record.label) for record in records])  # type: ignore[arg-type]
-        told = replace(settings, labels=("number",))
-        if np.abs(numbers).max(initial=0) <= 10:
+        told, mean, spread = replace(settings, labels=("number",)), float(numbers.mean()), float(numbers.std())
+        plain = np.abs(numbers).max() <= 10 and spread >= max(0.25, abs(mean) / 5)
+        if plain or (settings.center, settings.scale) != (0, 1):
             return told
-        return replace(told, center=float(numbers.mean()), scale=float(numbers.std()) or 1.0)
+        return replace(told, center=mean, scale=spread or 1.0)
 
     def target(self, record: Record) -> Any:
         number: Any = np.nan if record.label is None else record.label

@@ -26,7 +26,7 @@ class Tagging(Task):
     layout: ClassVar[Layout] = Layout(capacity=1.0)
     loss: ClassVar[str] = "classes"
     pooled: ClassVar[bool] = False
-    figures: ClassVar[tuple[str, ...]] = ("entity_f1", "entity_precision", "entity_recall")
+    figures: ClassVar[tuple[str, ...]] = ("entity_f1",)
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Words]) -> TaskSettings:
@@ -68,10 +68,6 @@ class Tagging(Task):
             chances[one.origin[better]] = softmax(values[better] / self.settings.temperature)
         labels = tuple(self.settings.labels[index] for index in chances.argmax(1))
         return Tagged(labels, tuple(chances.max(1).tolist()))
-
-    @property
-    def headline(self) -> str:
-        return self.figures[0]
 
     def gold(self, records: Sequence[Words]) -> list[Any]:
         return [record.labels for record in records]

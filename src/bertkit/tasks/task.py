@@ -44,12 +44,13 @@ class TaskSettings:
     def __post_init__(self) -> None:
         for name, known in (("pooling", ("mean", "cls", "max")), ("mix", ("concat", "weighted"))):
             check_choice(name, getattr(self, name), known)
-        for metric in self.metrics:
-            check_choice("metrics", metric, METRICS)
         if min(self.stride, self.question_length, self.lstm) < 0 or min(self.max_length, self.answer_length) < 1:
             raise InputError("lengths, stride and lstm must not be negative, max_length and answer_length at least 1")
         if not (self.temperature > 0 and self.scale > 0):
             raise InputError(f"temperature is {self.temperature}, scale {self.scale}; expected both above 0")
+
+
+OF_CLASSES = ("f1", "accuracy", "macro_f1", "matthews")  # F1 is that of the second of two
 
 
 class Task(ABC):
@@ -67,6 +68,12 @@ class Task(ABC):
     def learn(cls, settings: TaskSettings, records: Sequence[Any]) -> TaskSettings:
         """The settings with what the training records tell: labels above all."""
         return settings
+
+    def check_metrics(self) -> None:
+        """Refuses to measure what the answers are not."""
+        known = OF_CLASSES[self.outputs != 2 :] if self.loss == "classes" and self.pooled else self.figures
+        for metric in self.settings.metrics:
+            check_choice(f"a metric of {self.settings.task}", metric, known)
 
     @property
     def outputs(self) -> int:

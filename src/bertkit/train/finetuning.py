@@ -50,6 +50,20 @@ class TuningFeed:
             self.inputs.features.file.unlink(missing_ok=True)
 
 
+def check_fits(recipe: Tuning, task: Task, encoder: Any) -> None:
+    """Refuses what the task, or a model of this shape, cannot do."""
+    task.check_metrics()
+    count, positions = len(encoder.blocks), encoder.config.positions
+    if recipe.task.max_length > positions:
+        raise InputError(f"max_length is {recipe.task.max_length}; the model has {positions} positions")
+    if recipe.reinit > count or recipe.freeze > count:
+        raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {count} blocks")
+    if task.loss == "vectors" and recipe.freeze in (-1, count):
+        raise InputError("similarity trains the encoder itself; expected some blocks that are not frozen")
+    if recipe.smoothing and task.loss != "classes":
+        raise InputError(f"smoothing is of the one right class; {task.settings.task} has none")
+
+
 def tuned_network(
     recipe: Tuning, task: Task, source: Any, records: Sequence[Any], source_task: Task | None = None
 ) -> TaskNetwork:
@@ -57,9 +71,7 @@ def tuned_network(
     config: Config = source.encoder.config
     if recipe.dropout is not None:
         config = config.with_(dropout=recipe.dropout, attention_dropout=recipe.dropout)
-    count = len(source.encoder.blocks)
-    if recipe.reinit > count or recipe.freeze > count:
-        raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {count} blocks")
+    check_fits(recipe, task, source.encoder)
     told = (task.settings.task, task.settings.labels)
     same = source_task is not None and (source_task.settings.task, source_task.settings.labels) == told
     with torch.random.fork_rng(devices=[]):
@@ -71,7 +83,7 @@ def tuned_network(
         if missing := [name for name in mine if "encoder." in name and "pooler" not in name and name not in fitting]:
             raise InputError(f"the model lacks {missing[0]}; expected a whole encoder")
         network.load_state_dict(mine | fitting)
-        for block in list(network.encoder.blocks)[count - recipe.reinit :]:
+        for block in list(network.encoder.blocks)[len(network.encoder.blocks) - recipe.reinit :]:
             initialize(block, config.init_std)
     _freeze(network, recipe.freeze)
     network.encoder.checkpointing, network.smoothing = recipe.checkpointing, recipe.smoothing
@@ -93,8 +105,6 @@ def tuning_job(
 ) -> Job:
     encoder = network.kept.encoder
     config = encoder.config
-    if recipe.task.max_length > config.positions:
-        raise InputError(f"max_length is {recipe.task.max_length}; the model has {config.positions} positions")
     fixed = device.type == "cuda" and type(network) is TaskNetwork and network.lstm is None  # rows of a few shapes?
     fixed = fixed and config.global_tokens in ("", "none")
     recipe = replace(recipe, compile=recipe.compile and fixed, graphs=recipe.graphs and fixed)
