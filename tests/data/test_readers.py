@@ -212,6 +212,31 @@ def test_a_class_is_no_list(read):
     assert ':1: "label" holds list; expected a class' in message
 
 
+def test_lists_in_cells_are_as_predict_writes_them(read):
+    content = 'text,label\na,"[""x"", ""y""]"\nb,[]\nc,[SPAM]|z\n'
+    labels = [record.label for record in read("a.csv", content, "multilabel").records]
+    assert labels == [("x", "y"), (), ("[SPAM]", "z")]
+
+
+def test_a_column_that_the_first_row_lacks_is_not_lost(read):
+    rows = '{"text": "a", "label": "x"}\n{"text": "b", "label": "y", "pair": "c", "odd": 1}\n'
+    assert "a.jsonl:2: the first row has no pair, odd; expected it" in refusal(read, "a.jsonl", rows)
+    named = read("a.jsonl", rows, columns=Columns(text="text"))
+    assert [record.pair for record in named.records] == [None, None]
+    rows = '{"text": "a", "label": "x"}\n{"text": "b", "label": "y", "id": "7", "odd": 1}\n'
+    assert [record.id for record in read("a.jsonl", rows).records] == ["", "7"]
+    assert "no usual text column" in refusal(read, "a.jsonl", "{}\n" + rows)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_words_with_tags_are_no_table(read, name):
+    assert "for tagging .jsonl, .parquet or CoNLL's columns" in refusal(read, name, "words,labels\na,b\n", task="tagging")
+
+
+def test_numbers_whose_squares_are_none_are_bad_rows(read):
+    assert 'label "-1e308"; expected a number' in refusal(read, "a.csv", "text,label\na,1\nb,-1e308\n", task="regression")
+
+
 def test_multilabel(read):
     rows = [{"text": "a", "label": ["x", "y", "x"]}, {"text": "a", "label": []}, {"text": "a", "label": "x|z"}]
     assert [r.label for r in read("a.jsonl", jsonl(*rows), "multilabel").records] == [("x", "y"), (), ("x", "z")]

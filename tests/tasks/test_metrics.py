@@ -107,6 +107,7 @@ def test_entities_as_conlleval(tags):
         ("I-PER I-PER O I-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),  # IOB1
         ("B-PER I-PER O B-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),  # IOB2
         ("B-PER E-PER O S-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),  # BIOES
+        ("B-PER I-PER L-PER U-LOC U", [("PER", 0, 3), ("LOC", 3, 4), ("U", 4, 5)]),  # BILOU
         ("I-PER B-PER I-LOC I-PER", [("PER", 0, 1), ("PER", 1, 2), ("LOC", 2, 3), ("PER", 3, 4)]),  # adjacent
         ("B-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)]),
         ("S-PER I-PER E-PER E-PER", [("PER", 0, 1), ("PER", 1, 3), ("PER", 3, 4)]),

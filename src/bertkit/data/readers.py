@@ -11,9 +11,9 @@ A row that cannot be used stops the reading with its file and line, or, with bad
 
 import csv
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -69,9 +69,14 @@ def read_records(
     check_choice("bad", bad, ("stop", "skip"))
     named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))  # type: ignore[arg-type]
     table = Table(Path(path), task, named, classes, labelled, bad)
-    for number, (line, row) in enumerate(read_rows(table)):
-        if number == 0:
-            table.columns = find_columns(table, list(row))
+    known = dict[Any, None]()
+    for line, row in read_rows(table):
+        if not known or not row.keys() <= known.keys():  # the first row, or one of JSON with more in it
+            found = find_columns(replace(table, columns=named), list(known | dict.fromkeys(row)))
+            if table.columns not in (named, replace(found, id=table.columns.id)):
+                more = _names(name for name in row if name not in known)
+                raise DataError(f"the first row has no {more}; expected it in every row or in none", path, line)
+            table.columns, known = found, known | dict.fromkeys(row)
         try:
             table.records.append(table.record(row, f"{path}:{line}"))
         except BadRow as wrong:
@@ -163,6 +168,8 @@ class Table:
     def _meaning(self, value: Any) -> str | float | tuple[str, ...]:
         """A class; a list, or classes with | between; a number; for similarity a number if it reads as one, else a class."""
         if self.task == "multilabel":
+            with suppress(ValueError, RecursionError):  # lists in CSV are as predict writes them
+                value = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
             parts = value.split("|") if isinstance(value, str) else _list(value, "label")
             return tuple(dict.fromkeys(self._class(part) for part in parts if str(part).strip()))
         if self.task != "classification" and (number := _number(value)) is not None:
@@ -206,13 +213,14 @@ def read_rows(table: Table) -> Rows:
         raise DataError("no such file", path)
     if ending in (".jsonl", ".parquet"):
         return _json_rows(table) if ending == ".jsonl" else _parquet_rows(path)
-    if table.task == "tagging":
+    if table.task == "tagging" and ending not in (".csv", ".json"):
         return _conll_rows(table)
-    if ending in (".csv", ".tsv", ".txt"):
+    if ending in (".csv", ".tsv", ".txt") and table.task != "tagging":
         return _delimited_rows(table)
     if ending == ".json" and table.task == "qa":
         return _squad_rows(path)
-    raise DataError("expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout", path)
+    others = "; for tagging .jsonl, .parquet or CoNLL's columns, as in train.txt or train.conll"
+    raise DataError(f"expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout{others}", path)
 
 
 def open_text(path: Path, newline: str = "\n") -> IO[str]:
@@ -372,7 +380,7 @@ def _kind(value: Any) -> str:
 
 def _number(value: Any) -> float | None:
     try:
-        return float(value) if math.isfinite(float(value)) else None
+        return float(value) if abs(float(value)) < 1e150 else None  # beyond, squares are no numbers
     except (TypeError, ValueError):
         return None
 

@@ -77,7 +77,7 @@ def confusion(gold: Items, found: Items, classes: int) -> list[list[int]]:
 
 
 def entities(tags: Iterable[str]) -> list[Entity]:
-    """The entities of a sentence tagged in IOB1, IOB2 or BIOES; with plain labels, each labelled word is one.
+    """The entities of a sentence tagged in IOB1, IOB2, BIOES or BILOU; with plain labels, each labelled word is one.
 
     As in conlleval no sequence is invalid: a tag goes on with the entity before it only when it is I- or E-, that one is
     still open (B- or I-) and of the same kind; everything else but O begins a new one.
@@ -253,7 +253,8 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 def _split(tag: str) -> tuple[str, str]:
     """Mark and kind; a plain label is an entity of one word."""
-    mark, _, kind = tag.partition("-")
+    mark, dash, kind = tag.partition("-")
+    mark = {"L": "E", "U": "S"}.get(mark, mark) if dash else mark  # of BILOU
     return (mark, kind) if mark in ("B", "I", "E", "S", "O") else ("S", tag)
 
 
