@@ -205,6 +205,7 @@ def test_vowel_signs_and_variants_belong_to_their_words(still, text):
 TUNED = [
     ("classification", lambda m: m.classify([None]), "text 1 is None, no text"),
     ("classification", lambda m: m.classify(["a", "b"], "cd"), "2 texts cannot pair with a single text"),
+    ("classification", lambda m: m.classify(["a", "b"], np.array([["c", "d"]] * 3)), "2 texts cannot pair with 3"),
     ("qa", lambda m: m.ask(["a", "b"], ["c"]), "2 texts cannot pair with 1"),
     ("qa", lambda m: m.ask("a", ["b", "c"]), "no text"),
     ("choice", lambda m: m.choose("a", []), "expected a list of texts"),
@@ -216,6 +217,12 @@ TUNED = [
 def test_bad_questions_to_tuned_models(name, ask, message):
     with pytest.raises(InputError, match=message):
         ask(bertkit.Model(bundle_of("bert", name), device="cpu"))
+
+
+@pytest.mark.parametrize(("name", "verb"), [("classification", "classify"), ("tagging", "tag")])
+def test_texts_may_come_one_by_one(name, verb):
+    ask = getattr(bertkit.Model(bundle_of("bert", name), device="cpu"), verb)
+    assert ask(text for text in ["the cat", "the dog"]) == ask(["the cat", "the dog"])
 
 
 def test_texts_are_cut_where_the_model_was_tuned_to():

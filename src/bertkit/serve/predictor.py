@@ -170,6 +170,7 @@ class Model:
         """A label, labels or a number for each text, or for each pair of texts."""
         if isinstance(texts, str):
             return self.classify([texts], None if pairs is None else [pairs])[0]
+        texts = list(texts)
         pairs = [None] * len(texts) if pairs is None else pairs
         _check_pairs(texts, pairs)
         records = [Record(text, pair) for text, pair in zip(texts, pairs, strict=True)]
@@ -183,6 +184,7 @@ class Model:
         """The entities of each text, with their characters; of plain labels, every labelled word."""
         if isinstance(texts, str):
             return self.tag([texts])[0]
+        texts = list(texts)
         spans = [word_spans(pieces, text) for pieces, text in zip(self.tokenizer.pieces(texts), texts, strict=True)]
         return self.tag_words(texts, spans, range(len(texts)))
 
@@ -335,7 +337,7 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
 
 def _check_pairs(first: Sequence[Any], second: Any) -> None:
     if isinstance(second, str) or second is None or len(first) != len(second):
-        found = "a single text" if isinstance(second, str) else len(second or ())
+        found = "a single text" if isinstance(second, str) else 0 if second is None else len(second)
         raise InputError(f"{len(first)} texts cannot pair with {found}; give one partner to each")
 
 
