@@ -99,6 +99,8 @@ def test_a_search_tries_all_and_keeps_the_best(model, reviews, tmp_path):
     assert {row["batch"] for row in tried} == {16, 32}
     assert max(row["score"] for row in tried) == pytest.approx(results["metrics"]["accuracy"])
     assert (tmp_path / "r" / "model" / "config.json").exists()
+    tried = tune(model, tmp_path / "s", reviews, search="layer_decay=0.8,0.9")["search"]
+    assert [row["layer_decay"] for row in tried] == ["0.8", "0.9"]
 
 
 def test_all_that_a_search_would_try_is_checked_before_the_first_run(model, reviews, tmp_path):
@@ -113,6 +115,7 @@ def test_an_ensemble_answers_together(model, reviews, tmp_path):
     assert [row["seed"] for row in results["search"]] == [0, 1, 2]
     assert len(results["ensemble"]["members"]) == 3
     assert 0 <= results["ensemble"]["metrics"]["accuracy"] <= 1
+    assert "accuracy, all models together" in (tmp_path / "r" / "report.html").read_text()
 
 
 def test_settings_of_the_method(model, reviews, tmp_path):
@@ -127,6 +130,34 @@ def test_settings_of_the_method(model, reviews, tmp_path):
     tune(model, tmp_path / "other", reviews, settings=[*QUICK, "layer_decay=0.5", "reinit=1"])
     other = load_file(tmp_path / "other" / "model" / "model.safetensors")
     assert not before[name].equal(other[name])
+
+
+def test_bad_rows_are_left_out_and_counted_wherever_they_are(model, reviews, tmp_path):
+    (tmp_path / "dev.csv").write_text("review,stars\nthe cat,good\nthe dog,awful\nthe duck,\nthe cow,bad\n")
+    found = tune(model, tmp_path / "r", reviews, dev=tmp_path / "dev.csv", bad="skip")["data"]
+    assert [(found[split]["rows"], found[split]["skipped"]) for split in ("train", "dev")] == [(320, 0), (2, 2)]
+    columns = Columns(text="review", label="stars")
+    told = bertkit.evaluate(tmp_path / "r" / "model", tmp_path / "dev.csv", columns=columns, bad="skip")
+    assert (told["rows"], told["skipped"]) == (2, 2)
+
+
+def test_what_cannot_be_measured_is_told(model, reviews, tmp_path):
+    tune(model, tmp_path / "r", reviews)
+    (tmp_path / "test.tsv").write_text("index\t#1 ID\t#2 ID\t#1 String\t#2 String\n0\t1\t2\tthe cat\tthe dog\n")
+    with pytest.raises(InputError, match=r"test\.tsv has rows without labels"):
+        bertkit.evaluate(tmp_path / "r" / "model", f"glue/mrpc={tmp_path}", split="test")
+    with pytest.raises(InputError, match=r"squad/v1 is a set for qa, and .* a model for classification"):
+        bertkit.evaluate(tmp_path / "r" / "model", f"squad/v1={tmp_path}")
+    with pytest.raises(DataError, match="name its folder: --data-dir, or glue/rte=FOLDER"):
+        bertkit.evaluate(tmp_path / "r" / "model", "glue/rte")
+
+
+def test_files_that_would_not_be_read_are_refused(model, reviews, tmp_path):
+    for more in ({"train": reviews}, {"dev": reviews}, {"columns": Columns(text="a")}, {"columns": {"text": "a"}}):
+        with pytest.raises(InputError, match=r"glue/mrpc needs --data-dir, .* and no files or columns beside it"):
+            finetune("glue/mrpc", model, tmp_path / "r", data_dir=tmp_path, **more)
+    with pytest.raises(InputError, match="no --data-dir, which is for named sets"):
+        tune(model, tmp_path / "r", reviews, data_dir=tmp_path)
 
 
 def test_another_task_first(model, reviews, tmp_path):
@@ -236,6 +267,13 @@ def test_a_label_that_only_a_held_out_record_has_is_learned():
     held = _hold_out(table)
     assert held and rare not in held and rare in table.records
     assert len(held) + len(table.records) == 51
+
+
+def test_a_label_of_two_records_keeps_both():
+    drawn = [Record(f"rare {number}", label="rare") for number in range(200)]
+    rare = [next(record for record in drawn if (part(record, 10) == 0) == out) for out in (True, False)]
+    table = Table(Path("f.csv"), "classification", records=[Record(f"text {n}", label="a") for n in range(50)] + rare)
+    assert not set(_hold_out(table)) & set(rare)
 
 
 def test_a_label_of_dev_that_nobody_learned_is_told_before_training(model, reviews, tmp_path):

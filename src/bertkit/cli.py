@@ -140,10 +140,11 @@ def finetune(
     plan: dict[str, Any] = dict(settings=changes, search=search, restarts=restarts, ensemble=ensemble, fork=fork)
     results = bertkit.finetune(what, model, out, **data, bad=bad, **plan, device=device, quiet=as_json)
     yield {"model": str(out / "model"), "metrics": results["metrics"], "intervals": results["intervals"]}
-    if results["skipped"]:
-        yield f"{results['skipped']:,} bad rows of the training file were left out"
+    yield from (f"{d['skipped']:,} bad rows of {d['file']} were left out" for d in results["data"].values() if d["skipped"])
     yield f"measured on {results['data']['dev']['rows']:,} records, {results['data']['dev']['file']}"
     yield from _figures(results)
+    if together := results.get("ensemble"):
+        yield from _figures(results | {"metrics": {f"together: {n}": v for n, v in together["metrics"].items()}})
     yield f"{out / 'model'} is ready; {out / 'report.html'} tells more"
 
 
@@ -180,7 +181,8 @@ def evaluate(
 ) -> Told:
     """Measure a fine-tuned model with the official metrics."""
     results = bertkit.evaluate(model, data, split=split, columns=columns, bad=bad or "stop", device=device)
-    yield {"metrics": results["metrics"], "intervals": results["intervals"]}
+    yield {name: results[name] for name in ("metrics", "intervals", "rows", "skipped")}
+    yield f"measured on {results['rows']:,} records; {results['skipped']:,} bad rows were left out"
     yield from _figures(results)
 
 

@@ -159,7 +159,7 @@ def distill(
     plan, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
     distilling.check_task(wise, str(teacher), str(what), plan.task, data.train.records)
     finetune(str(what), pupil, out, teacher=wise, **options)
-    return [distilling.measured(name, data.dev, options.get("device", "auto")) for name in (teacher, made)]
+    return [distilling.measured(name, data.dev.records, options.get("device", "auto")) for name in (teacher, made)]
 
 
 def evaluate(
@@ -171,11 +171,17 @@ def evaluate(
     if task is None:
         raise InputError(f"{model} is not fine-tuned; expected a model that bertkit finetune made")
     name, _, folder = str(data).partition("=")
+    kind = task.settings.task
     if name in SETS:
-        records = read_set(name, folder or ".", split, bad).records
+        if SETS[name].task not in (kind, "regression" if kind == "similarity" else kind):
+            raise InputError(f"{name} is a set for {SETS[name].task}, and {model} a model for {kind}; expected the same")
+        table = read_set(name, folder or ".", split, bad)
     else:
-        records = read_records(data, task.settings.task, columns, classes=task.settings.labels, bad=bad).records
-    return summarize(task, records, loaded.answer(records))
+        table = read_records(data, kind, columns, classes=task.settings.labels, bad=bad)
+    if kind != "similarity" and any(getattr(one, "label", getattr(one, "labels", ())) is None for one in table.records):
+        raise InputError(f"{table.path} has rows without labels; expected a file that has them all")
+    counts = {"rows": len(table.records), "skipped": table.skipped}
+    return summarize(task, table.records, loaded.answer(table.records)) | counts
 
 
 def predict(model: Where, data: Where, out: Where, **options: Any) -> dict[str, Any]:

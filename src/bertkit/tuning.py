@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -39,16 +40,14 @@ class Data:
 
     name: str  # of the task or the named set
     train: Table
-    dev: list[Any]
-    dev_path: str
+    dev: Table
 
     @cached_property
     def about(self) -> dict[str, dict[str, Any]]:
         """Files, rows and fingerprints, for the artifact and the report."""
-        files = {"train": (str(self.train.path), self.train.records), "dev": (self.dev_path, self.dev)}
         return {
-            split: {"file": file, "rows": len(records), "fingerprint": fingerprint(records)}
-            for split, (file, records) in files.items()
+            split: dict(file=str(one.path), rows=len(one.records), skipped=one.skipped, fingerprint=fingerprint(one.records))
+            for split, one in (("train", self.train), ("dev", self.dev))
         }
 
 
@@ -58,6 +57,7 @@ class Plan:
 
     recipe: Tuning
     run: Path
+    point: dict[str, Any] = field(default_factory=dict)  # of the grid
     score: float = float("-inf")
     seconds: float = 0.0
 
@@ -89,7 +89,7 @@ def finetune(
     recipe = _settled(recipe, data.train.records, where, settings, teacher)
     kind = TASKS[recipe.task.task]
     if what not in SETS:
-        kind(recipe.task).units(data.dev, source.tokenizer)  # labels that training does not know are told now
+        kind(recipe.task).units(data.dev.records, source.tokenizer)  # labels that training does not know are told now
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
     planned = _plans(recipe, run, search, restarts, ensemble)
     for plan in planned:
@@ -102,7 +102,7 @@ def finetune(
     results = tuner.finish(best, run) | {"search": tried} | _effort(ranked[0])
     members = [best, *(load_bundle(plan.run / "model") for plan in ranked[1:ensemble])]
     if ensemble > 1:
-        together = kind(recipe.task).score(data.dev, tuner.answer(members, data.dev))
+        together = kind(recipe.task).score(data.dev.records, tuner.answer(members, data.dev.records))
         results["ensemble"] = {"members": [str(plan.run) for plan in ranked[:ensemble]], "metrics": together}
     write_text(run / "results.json", json.dumps(results, indent=2, ensure_ascii=False, default=float) + "\n")
     write_task_report(run)
@@ -133,7 +133,9 @@ class Tuner:
         provenance = told | {"train": data.about["train"]["fingerprint"]}
         bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
         learner = DistilledTask(network, self.teacher.network.to(self.device)) if self.teacher else network
-        job = tuning_job(plan.run, recipe, task, learner, source.tokenizer, train, data.dev, self.device, bundle.save)
+        job = tuning_job(
+            plan.run, recipe, task, learner, source.tokenizer, train, data.dev.records, self.device, bundle.save
+        )
         state = fit(replace(job, begun=job.begun | {"model": self.model}, fork=self.fork, quiet=self.quiet))
         return replace(plan, recipe=job.recipe, score=state.best, seconds=state.elapsed)  # type: ignore[arg-type]
 
@@ -146,16 +148,16 @@ class Tuner:
 
     def finish(self, bundle: Bundle, run: Path) -> dict[str, Any]:
         """Calibrates the artifact on dev, writes it, and tells what it is worth."""
-        data, answers = self.data, self.answer([bundle], self.data.dev)
+        dev, answers = self.data.dev.records, self.answer([bundle], self.data.dev.records)
         assert bundle.task is not None
-        settings, fitted = calibrate(bundle.task, data.dev, answers)
+        settings, fitted = calibrate(bundle.task, dev, answers)
         if settings != bundle.task.settings:
             bundle.task = type(bundle.task)(settings)
             bundle.save(run / "model")
-            answers = self.answer([bundle], data.dev)
-        found = summarize(bundle.task, data.dev, answers)
-        named = {"task": settings.task, "set": data.name if data.name in SETS else None, "model": self.model}
-        return {**named, **found, **fitted, "data": data.about, "skipped": data.train.skipped}
+            answers = self.answer([bundle], dev)
+        found, name = summarize(bundle.task, dev, answers), self.data.name
+        named = {"task": settings.task, "set": name if name in SETS else None, "model": self.model}
+        return {**named, **found, **fitted, "data": self.data.about}
 
     def hand_in(self, members: list[Bundle], data_dir: Path | str, folder: Path) -> None:
         """The official files: GLUE's for its test sets, the others' for dev too; for whatever splits there are."""
@@ -177,29 +179,29 @@ FILES = ("train", "dev", "data_dir", "columns", "bad")
 def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named, bad: str | None) -> tuple[Tuning, Data]:
     """The recipe and records of a named set, or of a task with files of one's own."""
     if what in SETS:
-        if data_dir is None:
-            raise InputError(f"{what} needs --data-dir, the folder that holds its files")
+        if data_dir is None or train or dev or any(columns.values() if isinstance(columns, Mapping) else [columns]):
+            raise InputError(f"{what} needs --data-dir, the folder that holds its files, and no files or columns beside it")
         table, held = read_set(what, data_dir, "train", bad), read_set(what, data_dir, "dev", bad)
-        return recipe_of(what), Data(what, table, held.records, str(held.path))
+        return recipe_of(what), Data(what, table, held)
     check_choice("task or set", what, [*TASKS, *SETS])
-    if train is None:
-        raise InputError(f"{what} needs --train, a file to learn from")
+    if train is None or data_dir is not None:
+        raise InputError(f"{what} needs --train, a file to learn from, and no --data-dir, which is for named sets")
     recipe = Tuning(task=TaskSettings(task=what, max_length=384 if what == "qa" else 128))
     table = read_records(train, what, columns, bad=bad or "stop")
     if dev is None:
         held_out = _hold_out(table)
         if not held_out or not table.records:
             raise DataError("too few records to hold a tenth of them out; give --dev", table.path)
-        return recipe, Data(what, table, held_out, "a tenth of the training file, by hash")
+        return recipe, Data(what, table, Table(Path("a tenth of the training file, by hash"), what, records=held_out))
     classes = sorted({str(record.label) for record in table.records}) if what == "classification" else ()
-    held = read_records(dev, what, columns, classes=classes, bad=bad or "stop")
-    return recipe, Data(what, table, held.records, str(dev))
+    return recipe, Data(what, table, read_records(dev, what, columns, classes=classes, bad=bad or "stop"))
 
 
 def _hold_out(table: Table) -> list[Any]:
-    """A tenth of the records, which leave the table; who has a label that nobody else has stays."""
+    """A tenth of the records, which leave the table; who has a label that fewer than two others have stays."""
     held, kept = ([record for record in table.records if (part(record, 10) == 0) == out] for out in (True, False))
-    known = set().union(*map(_classes, kept))
+    counts = Counter(label for record in kept for label in _classes(record))
+    known = {label for label, count in counts.items() if count > 1}
     table.records = kept + [record for record in held if not _classes(record) <= known]
     return [record for record in held if _classes(record) <= known]
 
@@ -237,13 +239,14 @@ def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensembl
     """One plan, or one for each point of the grid and each seed."""
     if min(restarts, ensemble) < 1:
         raise InputError(f"{restarts} restarts, {ensemble} models; expected 1 at least")
-    tried, grid, seeds = list[Tuning](), parse_grid(search) if search else {}, max(restarts, ensemble)
+    tried, grid, seeds = list[Plan](), parse_grid(search) if search else {}, max(restarts, ensemble)
     for values in product(*grid.values()):
-        changed = change(recipe, [f"{name}={value}" for name, value in zip(grid, values, strict=True)])
-        tried += [replace(changed, seed=recipe.seed + seed) for seed in range(seeds)]
+        point = dict(zip(grid, values, strict=True))
+        changed = change(recipe, [f"{name}={value}" for name, value in point.items()])
+        tried += [Plan(replace(changed, seed=recipe.seed + seed), run, point) for seed in range(seeds)]
     if len(tried) == 1:
-        return [Plan(tried[0], run)]
-    return [Plan(one, run / "runs" / f"{number:03d}") for number, one in enumerate(tried)]
+        return tried
+    return [replace(plan, run=run / "runs" / f"{number:03d}") for number, plan in enumerate(tried)]
 
 
 def _check_out(run: Path, several: bool) -> None:
@@ -293,4 +296,6 @@ def _effort(plan: Plan) -> dict[str, Any]:
 
 def _tried(plan: Plan) -> dict[str, Any]:
     recipe = plan.recipe
-    return dict(lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score)
+    return plan.point | dict(
+        lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score
+    )

@@ -110,9 +110,7 @@ def test_broken_rows_of_qqp_are_left_out_and_counted(tmp_path):
 def test_what_is_not_there(published):
     with pytest.raises(InputError, match="split of glue/ax is 'dev'; expected one of test"):
         read_set("glue/ax", published, "dev")
-    with pytest.raises(
-        DataError, match=r"no dev file of glue/mnli here; expected MNLI/dev_matched\.tsv, dev_matched\.tsv; name"
-    ):
+    with pytest.raises(DataError, match=r"no dev file of glue/mnli; expected MNLI/dev_matched\.tsv, dev_matched\.tsv; name"):
         read_set("glue/mnli", published, "dev")
     (published / "MNLI" / "dev_matched.tsv").write_text("sentence1\tsentence2\tgold_label\na\tb\t-\n")
     with pytest.raises(DataError, match=r'dev_matched\.tsv:2: label "-"; expected entailment, neutral, contradiction'):

@@ -300,8 +300,8 @@ def test_tasks_with_classes_may_be_balanced(name):
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("similarity", {"freeze": -1}, "similarity trains the encoder itself; expected some blocks"),
-        ("similarity", {"freeze": 3}, "similarity trains the encoder itself; expected some blocks"),
+        ("similarity", {"freeze": -1}, "similarity trains the encoder itself"),
+        ("similarity", {"freeze": 3}, "similarity trains the encoder itself"),
         ("qa", {"smoothing": 0.1}, "smoothing is of the one right class; qa has none"),
         ("multilabel", {"smoothing": 0.1}, "smoothing is of the one right class; multilabel has none"),
         ("tagging", {"reinit": 4}, "reinit is 4 and freeze 0; the model has 3 blocks"),
@@ -310,6 +310,13 @@ def test_tasks_with_classes_may_be_balanced(name):
 def test_what_a_task_cannot_do_is_refused(name, changes, message):
     with pytest.raises(InputError, match=message):
         tuned(name, **changes)
+
+
+@pytest.mark.parametrize("above", [{"lstm": 8}, {"features": (-1,)}])
+def test_nothing_stands_between_the_encoder_and_vectors_of_texts(above):
+    task = learned("similarity", **above)
+    with pytest.raises(InputError, match="similarity trains the encoder itself; features, lstm"):
+        tuned_network(recipe_of(task), task, source_of(), RECORDS["similarity"])
 
 
 # Steps and rates

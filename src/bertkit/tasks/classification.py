@@ -124,8 +124,8 @@ class Regression(Judged):
         and sees no small differences. Who names a center or a scale has it."""
         numbers = np.array([float(record.label) for record in records])  # type: ignore[arg-type]
         told, mean, spread = replace(settings, labels=("number",)), float(numbers.mean()), float(numbers.std())
-        plain = np.abs(numbers).max() <= 10 and spread >= max(0.25, abs(mean) / 5)
-        if plain or (settings.center, settings.scale) != (0, 1):
+        apart = np.abs(numbers).max() <= 10 and spread >= max(0.25, abs(mean) / 5)
+        if apart or (settings.center, settings.scale) != (0, 1):
             return told
         return replace(told, center=mean, scale=spread or 1.0)
 

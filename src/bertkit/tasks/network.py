@@ -216,8 +216,6 @@ LOSSES: dict[str, Loss] = {"classes": classes, "flags": flags, "numbers": number
 
 
 def build_network(config: Config, task: Task) -> TaskNetwork:
-    if task.loss == "vectors" and (task.settings.features or task.settings.lstm):
-        raise InputError("similarity trains the encoder itself; features and lstm are for other tasks")
     if layers := task.settings.features:
         if bad := [layer for layer in layers if not -config.layers - 1 <= layer <= config.layers]:
             raise InputError(f"features has layer {bad[0]}; expected 0 (embeddings) to {config.layers}, or from -1 on")

@@ -44,8 +44,8 @@ class Similarity(Task):
             raise InputError("some pairs have a label and some have none; expected one for each, or none at all")
         if objective == "classes":
             if not settings.labels:
-                found, way = ", ".join(sorted(map(str, labels))[:10]), "--set labels=contradiction,neutral,entailment"
-                raise InputError(f"the classes are {found}; name them from least to most alike, as in {way}")
+                way = "name them from least to most alike, as in --set labels=contradiction,neutral,entailment"
+                raise InputError(f"the labels are classes such as {min(map(str, labels))!r}; {way}")
             return replace(settings, objective=objective)
         largest = max((abs(float(label)) for label in labels if isinstance(label, float | int)), default=1.0)
         return replace(settings, objective=objective, scale=max(1.0, largest) if objective == "cosine" else 1.0)

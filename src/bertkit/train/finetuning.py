@@ -58,8 +58,8 @@ def check_fits(recipe: Tuning, task: Task, encoder: Any) -> None:
         raise InputError(f"max_length is {recipe.task.max_length}; the model has {positions} positions")
     if recipe.reinit > count or recipe.freeze > count:
         raise InputError(f"reinit is {recipe.reinit} and freeze {recipe.freeze}; the model has {count} blocks")
-    if task.loss == "vectors" and recipe.freeze in (-1, count):
-        raise InputError("similarity trains the encoder itself; expected some blocks that are not frozen")
+    if task.loss == "vectors" and (recipe.freeze in (-1, count) or task.settings.features or task.settings.lstm):
+        raise InputError("similarity trains the encoder itself; features, lstm and --freeze are for other tasks")
     if recipe.smoothing and task.loss != "classes":
         raise InputError(f"smoothing is of the one right class; {task.settings.task} has none")
 

@@ -100,10 +100,9 @@ def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> lis
     wrong = list[tuple[float, Any, str, str, float | None]]()
     for record, answer, truth in zip(records, answers, task.gold(records), strict=True):
         told = task.value(answer)
-        if isinstance(told, float) and (told == truth or task.settings.objective == "classes"):
-            continue
         if isinstance(told, float):
-            wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
+            if told != truth and task.settings.objective != "classes":
+                wrong.append((abs(told - truth), record, f"{truth:g}", f"{told:.2f}", None))
         elif not metrics.answer_exact(truth, told) if isinstance(record, Question) else told != truth:
             sure = _sureness(answer)
             wrong.append((sure, record, _spelled(truth, labels, record), _spelled(told, labels, record), sure))

@@ -82,6 +82,8 @@ def _figures(results: dict[str, Any]) -> str:
     if chosen := results.get("threshold"):
         figures["no-answer threshold"] = f"{chosen['value']:.2f}"
         notes["no-answer threshold"] = f"F1 {shown('f1', chosen['before_f1'])} → {shown('f1', chosen['after_f1'])}"
+    for name, value in (results.get("ensemble") or {}).get("metrics", {}).items():
+        figures[f"{_words(name)}, all models together"] = shown(name, value)
     if results.get("seconds"):
         figures["minutes"] = f"{results['seconds'] / 60:,.1f}"
     if results.get("examples_per_second"):
@@ -188,8 +190,10 @@ def _search(results: dict[str, Any]) -> str:
 
 def _origin(results: dict[str, Any]) -> str:
     """The settings, and the data by what identifies it."""
-    head, splits = ("split", "file", "fingerprint", "rows"), (results.get("data") or {}).items()
-    lines = [(name, one.get("file", ""), one.get("fingerprint", ""), f"{one.get('rows', 0):,}") for name, one in splits]
+    head, splits = ("split", "file", "fingerprint", "rows", "skipped"), (results.get("data") or {}).items()
+    lines = [
+        (name, d.get("file", ""), d.get("fingerprint", ""), *(f"{d.get(n, 0):,}" for n in head[3:])) for name, d in splits
+    ]
     settings = page.spelled(results.get("settings") or {}).items()
     made = page.section("Settings", page.table(settings)) if settings else ""
     return made + (page.section("Data", page.table(lines, head, words=3)) if lines else "")
