@@ -15,9 +15,8 @@ from bertkit.atomic import read_json
 from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.masking import Masking
 from bertkit.data.store import Piece, Store, write_manifest, write_shard
-from bertkit.errors import ConfigError, DataError, InputError
+from bertkit.errors import DataError, InputError
 from bertkit.model.device import find_device, flops_per_token
-from bertkit.recipes import find_recipe
 from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.pretraining import Pretraining
 from bertkit.train.checkpoint import State
@@ -284,12 +283,6 @@ def test_what_would_not_be_read_as_it_was_trained_is_refused(store, tmp_path, se
     with pytest.raises(InputError, match=UNSAVED[setting]):
         bertkit.pretrain(store.path, tmp_path / "r", recipe=SMALL_RUN, settings=[setting], device="cpu", quiet=True)
     assert not (tmp_path / "r").exists()
-
-
-def test_layers_that_all_look_through_a_window_cannot_be_saved(store, tmp_path):
-    recipe = find_recipe("fast-small")
-    with pytest.raises(ConfigError, match="global_every is 0 with a window of 64; expected 1 at least"):
-        bertkit.pretrain(store.path, tmp_path / "r", recipe=recipe, settings=["global_every=0"], device="cpu", quiet=True)
 
 
 def test_a_model_goes_on_in_its_own_family_whatever_the_recipe(store, tmp_path):
