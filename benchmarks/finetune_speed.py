@@ -88,7 +88,7 @@ def ours(recipe, task, source, options, train, dev, device):
         run = Path(scratch) / "r"
         begin = time.perf_counter()
         network = tuned_network(recipe, task, source.network, train)
-        bundle = Bundle(network, source.tokenizer, task=task)
+        bundle = Bundle(network, source.tokenizer, source.family, task=task)
         job = tuning_job(run, recipe, task, network, source.tokenizer, train, [], device, lambda to: save_bundle(bundle, to))
         state = fit(replace(job, quiet=True))
         wall = time.perf_counter() - begin
@@ -104,6 +104,8 @@ def theirs(recipe, task, source, options, train, dev, device):
     begin = time.perf_counter()
     units = task.units(train, source.tokenizer)
     dataset = [example(one, task) for unit in units for one in unit]
+    if not source.network.encoder.config.segments:
+        dataset = [{name: value for name, value in one.items() if name != "token_type_ids"} for one in dataset]
     transformers.set_seed(recipe.seed)
     labels = {} if recipe.task.task == "qa" else {"num_labels": task.outputs}
     network = CLASSES[recipe.task.task].from_pretrained(options.model, dtype=torch.float32, **labels)
@@ -168,14 +170,12 @@ def example(one, task) -> dict:
 def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
     """Padded to the longest of the batch."""
     longest = max(len(one["input_ids"]) for one in examples)
-    grid = {
-        name: torch.zeros(len(examples), longest, dtype=torch.long)
-        for name in ("input_ids", "token_type_ids", "attention_mask")
-    }
+    names = [name for name in ("input_ids", "token_type_ids") if name in examples[0]]
+    grid = {name: torch.zeros(len(examples), longest, dtype=torch.long) for name in (*names, "attention_mask")}
     for row, one in enumerate(examples):
         size = len(one["input_ids"])
-        grid["input_ids"][row, :size] = torch.tensor(one["input_ids"])
-        grid["token_type_ids"][row, :size] = torch.tensor(one["token_type_ids"])
+        for name in names:
+            grid[name][row, :size] = torch.tensor(one[name])
         grid["attention_mask"][row, :size] = 1
     if isinstance(examples[0].get("labels"), list):
         rows = [one["labels"] + [-100] * (longest - len(one["labels"])) for one in examples]
