@@ -250,6 +250,12 @@ def test_the_clock_stands_while_a_phase_compiles(store, tmp_path, monkeypatch):
     assert all(row["tokens_per_second"] <= 1024 for row in rows)
 
 
+def test_a_step_that_compiles_has_no_speed(store, tmp_path):
+    train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=3, log_every=1))
+    rows = [row for row in read_metrics(tmp_path / "r") if "lr" in row]
+    assert ["tokens_per_second" in row for row in rows] == [False, True, False]  # the third begins another phase
+
+
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_each_optimiser_learns_and_resumes(store, tmp_path, monkeypatch, kind):
     recipe = replace(without_dropout(SMALL_RUN), optimizer=Optimizer(kind=kind, lr=3e-3), pairs="none", short=0.0, steps=30)

@@ -201,8 +201,9 @@ class Trainer:
         factor = rate_factor(self.job.recipe.schedule, self.progress(state))
         row = {"step": state.step, "phase": state.phase, **means, "lr": self.job.recipe.optimizer.lr * factor}
         row |= {"gradient_norm": float(self.norm), "tokens": state.tokens, "elapsed": state.elapsed}
-        row["tokens_per_second"] = speed
-        if peak := peak_flops(self.job.device):
+        if speed:  # none where all that was done is a phase's first step
+            row["tokens_per_second"] = speed
+        if speed and (peak := peak_flops(self.job.device)):
             row["flop_utilisation"] = speed / self.job.world.size * self.job.feed.flops_per_token(state) / peak
         log.write(**row)
         log.show(self._line(state, row))
@@ -214,10 +215,13 @@ class Trainer:
         steps = "" if self.job.recipe.budget else f"/{self.job.recipe.steps:,}"
         parts = [f"step {state.step:,}{steps}", f"loss {row[self.names[0]]:.3f}"]
         parts += [f"{name.replace('_', ' ')} {row[name]:.0%}" for name in self.names if name in row and "loss" not in name]
-        parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
+        if "tokens_per_second" in row:
+            parts.append(f"{row['tokens_per_second']:,.0f} tokens/s")
         if "flop_utilisation" in row:
             parts.append(f"{row['flop_utilisation']:.0%} of peak")
-        return " · ".join([*parts, f"eta {int(left // 3600)}:{int(left // 60 % 60):02d}:{int(left % 60):02d}"])
+        if state.elapsed:
+            parts.append(f"eta {int(left // 3600)}:{int(left // 60 % 60):02d}:{int(left % 60):02d}")
+        return " · ".join(parts)
 
     @torch.no_grad()
     def evaluate(self, state: State, log: Log) -> None:
