@@ -69,6 +69,9 @@ def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
 def _deaf() -> Iterator[None]:
     """What is started meanwhile hears neither Ctrl-C nor SIGTERM, which go to all processes of a job: who started it, and
     hears them afterwards, ends it."""
+    if os.name == "nt":  # there are no such masks
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
         yield
