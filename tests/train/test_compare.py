@@ -54,17 +54,28 @@ def test_other_data_and_other_models_are_seen(runs):
 
 
 def test_the_table(runs):
-    head, first, second = text(compare_runs(runs)).strip().splitlines()
+    told = [line.split() for line in text(compare_runs(runs), 80).strip().splitlines()]
+    assert told == [
+        ["run", "[a]", "b"],
+        ["accuracy", "90.0%", "(80.0–95.0%)", "80.0%", "(70.0–85.0%)"],
+        ["loss", "0.100", "0.200"],
+        ["minutes", "1.5", "1.5"],
+        ["optimizer.lr", "2e-05", "5e-05"],
+    ]
+
+
+def test_many_runs_are_one_below_the_other(runs):
+    head, first, second, *_ = text(compare_runs([*runs] * 3)).strip().splitlines()
     assert head.split() == ["run", "accuracy", "loss", "minutes", "optimizer.lr"]
-    assert first.split() == ["[a]", "90.0%", "(80.0–95.0%)", "0.100", "1.5", "2e-05"]
-    assert second.split() == ["b", "80.0%", "(70.0–85.0%)", "0.200", "1.5", "5e-05"]
+    assert first.split()[1:] == ["90.0%", "(80.0–95.0%)", "0.100", "1.5", "2e-05"]
+    assert second.split()[1:] == ["80.0%", "(70.0–85.0%)", "0.200", "1.5", "5e-05"]
 
 
 def test_runs_of_different_tasks_leave_cells_empty(runs):
     change(runs[1], task="qa", headline="f1", metrics={"f1": 0.5}, intervals=None, seconds=None)
-    made = text(compare_runs(runs)).splitlines()
-    assert made[0].split()[:4] == ["run", "task", "accuracy", "f1"]
-    assert made[2].split() == ["b", "qa", "50.0%", "5e-05"]
+    told = {line.split()[0]: line.split()[1:] for line in text(compare_runs(runs)).splitlines()}
+    assert list(told)[:4] == ["run", "task", "accuracy", "f1"]
+    assert (told["f1"], told["task"][1], told["minutes"]) == (["50.0%"], "qa", ["1.5"])
 
 
 def test_runs_of_one_name_are_told_apart(runs, tmp_path):

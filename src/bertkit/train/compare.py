@@ -28,18 +28,21 @@ def compare_runs(runs: list[Path]) -> list[dict[str, Any]]:
 
 
 def comparison_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for a terminal; the headline metrics come first, each best figure is bold."""
+    """The rows for a terminal, or the runs beside each other where these are fewer than what is told of them; the headline
+    metrics come first, each best figure is bold."""
     fields = [field for field in ("task", "set", "model") if len({row[field] for row in rows}) > 1]
     metrics = list(dict.fromkeys([*(row["headline"] for row in rows), *(name for row in rows for name in row["metrics"])]))
-    settings = list(rows[0]["settings"])
-    table = Table("run", *fields, header_style="bold", box=None, pad_edge=False)
-    for name in (*metrics, "minutes", *settings):
-        table.add_column(Text(name), justify="right", overflow="fold")
+    lines = [list(map(Text, ("run", *fields, *metrics, "minutes", *rows[0]["settings"])))]
     for row in rows:
         plain = [Text(str(row[field] or "")) for field in ("run", *fields)]
-        minutes = f"{row['seconds'] / 60:,.1f}" if row["seconds"] is not None else ""
-        scores = [_score(row, name, rows) for name in metrics]
-        table.add_row(*plain, *scores, minutes, *(Text(row["settings"][name]) for name in settings))
+        minutes = Text(f"{row['seconds'] / 60:,.1f}" if row["seconds"] is not None else "")
+        lines.append([*plain, *(_score(row, name, rows) for name in metrics), minutes, *map(Text, row["settings"].values())])
+    head, *body = lines if len(rows) >= len(lines[0]) else zip(*lines, strict=True)
+    table = Table(header_style="bold", box=None, pad_edge=False)
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left", overflow="fold")
+    for line in body:
+        table.add_row(*line)
     return table
 
 
