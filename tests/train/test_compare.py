@@ -65,7 +65,7 @@ def test_the_table(runs):
 
 
 def test_many_runs_are_one_below_the_other(runs):
-    head, first, second, *_ = text(compare_runs([*runs] * 3)).strip().splitlines()
+    head, first, second, *_ = text(compare_runs([*runs] * 3), 400).strip().splitlines()
     assert head.split() == ["run", "accuracy", "loss", "minutes", "optimizer.lr"]
     assert first.split()[1:] == ["90.0%", "(80.0–95.0%)", "0.100", "1.5", "2e-05"]
     assert second.split()[1:] == ["80.0%", "(70.0–85.0%)", "0.200", "1.5", "5e-05"]
