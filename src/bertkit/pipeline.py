@@ -103,12 +103,7 @@ def pretrain(
     opened, run = Store(store), Path(out)
     named = find_recipe(recipe) if isinstance(recipe, str) else recipe
     chosen = change(named, list(settings))
-    if init is not None and chosen.config.with_(**_dropouts(named)) != named.config:
-        raise InputError("a model that goes on, or a student, keeps its shape; expected no settings of config but dropout")
-    if chosen.config.with_(vocabulary=named.config.vocabulary, pooler=named.config.pooler) != chosen.config:
-        raise InputError("the store tells the vocabulary, and pairs whether there is a pooler; expected no settings of them")
-    if teacher is not None and (told := (chosen.objective, chosen.pairs)) != ("masked", "none"):
-        raise InputError(f"a teacher fills in pieces; expected objective=masked, pairs=none, found {' and '.join(told)}")
+    _check_changes(named, chosen, goes_on=init is not None, taught=teacher is not None)
     chosen = replace(chosen, budget=parse_budget(budget)) if budget else chosen
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
@@ -259,6 +254,16 @@ def begin_with(
     provenance = {"source": f"bertkit pretrain, recipe {recipe.name}", "store": store.manifest["settings"], "init": begun}
     recipe = replace(recipe, config=config, family=family.name)
     return Bundle(network.kept, store.tokenizer, family, provenance), network, recipe
+
+
+def _check_changes(named: Recipe, chosen: Recipe, *, goes_on: bool, taught: bool) -> None:
+    """Refuses what the store, the model that goes on, or the teacher decides."""
+    if goes_on and chosen.config.with_(**_dropouts(named)) != named.config:
+        raise InputError("a model that goes on, or a student, keeps its shape; expected no settings of config but dropout")
+    if chosen.config.with_(vocabulary=named.config.vocabulary, pooler=named.config.pooler) != chosen.config:
+        raise InputError("the store tells the vocabulary, and pairs whether there is a pooler; expected no settings of them")
+    if taught and (told := (chosen.objective, chosen.pairs)) != ("masked", "none"):
+        raise InputError(f"a teacher fills in pieces; expected objective=masked, pairs=none, found {' and '.join(told)}")
 
 
 def _dropouts(recipe: Recipe) -> dict[str, float]:

@@ -126,16 +126,15 @@ class Tuner:
 
     def tune(self, plan: Plan) -> Plan:
         """Trains one plan to its end, or takes up what is there of it."""
-        recipe, data, source, train = plan.recipe, self.data, self.source, self.data.train.records
+        recipe, data, source = plan.recipe, self.data, self.source
+        train, dev = data.train.records, data.dev.records
         task = TASKS[recipe.task.task](recipe.task)
         network = tuned_network(recipe, task, source.network, train, source.task)
         told = {"source": f"bertkit finetune {data.name}", "model": self.model}
         provenance = told | {"train": data.about["train"]["fingerprint"]}
         bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
         learner = DistilledTask(network, self.teacher.network.to(self.device)) if self.teacher else network
-        job = tuning_job(
-            plan.run, recipe, task, learner, source.tokenizer, train, data.dev.records, self.device, bundle.save
-        )
+        job = tuning_job(plan.run, recipe, task, learner, source.tokenizer, train, dev, self.device, bundle.save)
         state = fit(replace(job, begun=job.begun | {"model": self.model}, fork=self.fork, quiet=self.quiet))
         return replace(plan, recipe=job.recipe, score=state.best, seconds=state.elapsed)  # type: ignore[arg-type]
 
@@ -296,6 +295,5 @@ def _effort(plan: Plan) -> dict[str, Any]:
 
 def _tried(plan: Plan) -> dict[str, Any]:
     recipe = plan.recipe
-    return plan.point | dict(
-        lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score
-    )
+    usual = dict(lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score)
+    return plan.point | usual

@@ -39,10 +39,7 @@ class Loader:
             _, futures, behind = self._begun.popleft()
             self._look_ahead(phase, rows, behind)
             return Step([future.result() for future in futures], behind)
-        for _, futures, _ in self._begun:
-            for future in futures:
-                future.cancel()
-        self._begun.clear()
+        self._drop()
         mine, behind = self._descriptors(phase, rows, cursor)
         self._look_ahead(phase, rows, behind)
         return Step([self.sources[phase].batch(examples) for examples in mine], behind)
@@ -62,6 +59,12 @@ class Loader:
             if row % self.world == self.rank:
                 mine.append(examples)
         return mine, cursor
+
+    def _drop(self) -> None:
+        for _, futures, _ in self._begun:
+            for future in futures:
+                future.cancel()
+        self._begun.clear()
 
     def close(self) -> None:
         if self.pool is not None:

@@ -183,9 +183,8 @@ def _save(out: Path, progress: Progress) -> None:
 
 def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:
     if not progress.shards:
-        raise DataError(
-            f"no document was left ({corpus.skipped:,} bad lines); look at the corpus and the cleaning flags", out
-        )
+        found = f"no document was left ({corpus.skipped:,} bad lines)"
+        raise DataError(f"{found}; look at the corpus and the cleaning flags", out)
     dropped = progress.dropped | {"bad lines": corpus.skipped}
     write_manifest(out, progress.shards, dtype, {"dropped": dropped, "settings": progress.settings})
     (out / "progress.json").unlink()

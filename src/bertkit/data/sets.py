@@ -103,9 +103,8 @@ def find_file(name: str, data_dir: Path | str, split: str) -> Path:
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         expected = ", ".join(str(file.relative_to(data_dir)) for file in files)
-        raise DataError(
-            f"no {split} file of {name}; expected {expected}; name its folder: --data-dir, or {name}=FOLDER", data_dir
-        )
+        advice = f"name its folder: --data-dir, or {name}=FOLDER"
+        raise DataError(f"no {split} file of {name}; expected {expected}; {advice}", data_dir)
     return found
 
 

@@ -29,10 +29,8 @@ SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
 NORMALIZER = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
 ALIKE = re.compile("(Bert|DistilBert|Electra|Roberta|Longformer|Albert|DebertaV2)Tokenizer(Fast)?")  # classes that we know
-AS_IT_IS = (
-    "PreTrainedTokenizerFast",
-    "TokenizersBackend",
-)  # take tokenizer.json as it is; the families' own put other parts around its vocabulary
+# Classes that take tokenizer.json as it is; the families' own put other parts around its vocabulary.
+AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
 
 Texts = Sequence[str]
