@@ -219,8 +219,9 @@ def read_rows(table: Table) -> Rows:
         return _delimited_rows(table)
     if ending == ".json" and table.task == "qa":
         return _squad_rows(path)
-    others = "; for tagging .jsonl, .parquet or CoNLL's columns, as in train.txt or train.conll"
-    raise DataError(f"expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout{others}", path)
+    if table.task == "tagging":
+        raise DataError("expected for tagging .jsonl, .parquet or CoNLL's columns, as in train.txt or train.conll", path)
+    raise DataError("expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout", path)
 
 
 def open_text(path: Path, newline: str = "\n") -> IO[str]:
