@@ -47,7 +47,7 @@ def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         return (turned_with_gradient if torch.is_grad_enabled() else quick_turned)(qkv, cosine, sine, 1.0)
     a, b = qkv[:, :2].chunk(2, -1)  # [T, 2, H, K / 2] each
     cosine, sine = (part[:, None, None].to(qkv.dtype) for part in (cosine, sine))
-    if torch.is_inference_mode_enabled() and eager:  # a quarter of the time on a processor
+    if eager and torch.is_inference_mode_enabled():  # a quarter of the time on a processor
         before = a.clone()
         a.mul_(cosine).addcmul_(b, sine, value=-1)
         b.mul_(cosine).addcmul_(before, sine)
