@@ -2,6 +2,7 @@
 it is cut up or broken off."""
 
 import json
+import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -423,19 +424,17 @@ DROPPING = CONFIG.with_(dropout=0.1, attention_dropout=0.1)
 RUN = dict(epochs=2.0, batch=4, checkpoint_every=3, row_tokens=40, config=DROPPING, optimizer=Optimizer(lr=1e-4))
 
 
-def final(folder):
-    """The artifact, and the last weights, which are not always the best."""
-    last = max((folder / "checkpoints").iterdir())
-    return load_file(folder / "model" / "model.safetensors"), load_file(last / "00000.safetensors"), metrics(folder)
+def end_of(job):
+    """A run to its end: the artifact, the last weights, which are not always the best, and what was measured."""
+    fit(job)
+    return load_file(job.run / "model" / "model.safetensors"), job.network.state_dict(), metrics(job.run)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Runs that nothing interrupted, by the task's name."""
+    """Ends of runs that nothing interrupted, by the task's name."""
     folder = tmp_path_factory.mktemp("whole")
-    for name in ("classification", "qa"):
-        fit(job_of(folder / name, name, **RUN))
-    return folder
+    return {name: end_of(job_of(folder / name, name, **RUN)) for name in ("classification", "qa")}
 
 
 @pytest.mark.parametrize(("name", "failing"), [("classification", 1), ("classification", 6), ("qa", 4)])
@@ -451,29 +450,62 @@ def test_a_run_that_broke_off_ends_the_same(name, failing, whole, tmp_path, monk
     with pytest.raises(KeyError):
         fit(job_of(tmp_path / "r", name, **RUN))
     monkeypatch.undo()
-    fit(job_of(tmp_path / "r", name, **RUN))
-    (model, last, rows), (their_model, their_last, their_rows) = final(tmp_path / "r"), final(whole / name)
+    (model, last, rows), (their_model, their_last, their_rows) = end_of(job_of(tmp_path / "r", name, **RUN)), whole[name]
     assert equal(model, their_model) and equal(last, their_last)
     assert rows == their_rows
 
 
 def test_a_run_that_was_stopped_goes_on_in_the_middle_of_an_epoch(tmp_path, monkeypatch):
-    fit(job_of(tmp_path / "whole", dev=False, **RUN))
+    whole = end_of(job_of(tmp_path / "whole", dev=False, **RUN))
     monkeypatch.setattr(fit_module.Trainer, "finished", lambda trainer, state: state.step >= 2)
     fit(job_of(tmp_path / "r", dev=False, **RUN))
     monkeypatch.undo()
-    fit(job_of(tmp_path / "r", dev=False, **RUN))
-    assert equal(final(tmp_path / "r")[0], final(tmp_path / "whole")[0])
+    assert equal(end_of(job_of(tmp_path / "r", dev=False, **RUN))[0], whole[0])
 
 
 def test_frozen_and_slowed_runs_go_on_too(tmp_path, monkeypatch):
     options = RUN | dict(freeze=1, layer_decay=0.7, balance=True, smoothing=0.1, reinit=1)
-    fit(job_of(tmp_path / "whole", **options))
-    monkeypatch.setattr(fit_module.Trainer, "finished", lambda trainer, state: state.step >= 5)
-    fit(job_of(tmp_path / "r", **options))
+    whole = end_of(job_of(tmp_path / "whole", **options))
+    stopping(monkeypatch, 5)
+    with pytest.raises(SystemExit):
+        fit(job_of(tmp_path / "r", **options))
     monkeypatch.undo()
-    fit(job_of(tmp_path / "r", **options))
-    assert equal(final(tmp_path / "r")[1], final(tmp_path / "whole")[1])
+    assert equal(end_of(job_of(tmp_path / "r", **options))[1], whole[1])
+
+
+def stopping(monkeypatch, after):
+    """A signal comes with the step of that number."""
+    real = fit_module.Trainer.step
+
+    def step(trainer, state):
+        real(trainer, state)
+        if state.step == after:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(fit_module.Trainer, "step", step)
+
+
+def test_what_is_over_keeps_its_best_model_alone(tmp_path, monkeypatch):
+    """Moments and last weights are three times as much, and nobody goes on from them."""
+    run = tmp_path / "r"
+    ended = end_of(job_of(run, **RUN))
+    monkeypatch.setattr(fit_module.Trainer, "step", None)
+    job = job_of(run, **RUN)
+    state = fit(job)
+    assert state.step == job.recipe.steps and equal(load_file(run / "model" / "model.safetensors"), ended[0])
+    (last,) = (run / "checkpoints").iterdir()
+    assert load_file(last / "00000.safetensors") == {}
+    with pytest.raises(TrainingError, match="is over and kept its best model alone; give another --out to train longer"):
+        fit(replace(job_of(run, **RUN | dict(epochs=3.0)), fork=True))
+
+
+def test_checkpoints_come_by_the_clock_unless_told(tmp_path, monkeypatch):
+    written, now = [], [0.0]
+    monkeypatch.setattr(fit_module, "write_checkpoint", lambda run, state, *more: written.append(state.step))
+    monkeypatch.setattr(fit_module.time, "monotonic", lambda: now.append(now[-1] + 50.0) or now[-1])
+    job = job_of(tmp_path / "r", **RUN | dict(checkpoint_every=0))
+    fit(job)
+    assert 2 < len(written) < job.recipe.steps and written[-1] == job.recipe.steps
 
 
 def test_other_records_are_another_run(tmp_path):

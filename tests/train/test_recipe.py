@@ -98,6 +98,7 @@ BAD = {
     "warmup=2": "expected shares of the run",
     "patience=-1": "patience is -1",
     "budget=-3": "budget -3.0",
+    "checkpoint_every=-1": "checkpoint_every -1",
     "phases=0:1": "a phase has length 0",
     "evaluate_examples=0": "evaluate_examples must be at least 1",
     "held_out=-1": "held_out, ramp and short from 0 to 1",

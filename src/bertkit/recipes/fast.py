@@ -54,5 +54,4 @@ def demo() -> Recipe:
         held_out=0.02,
         evaluate_every=200,
         evaluate_examples=256,
-        checkpoint_every=400,
     )

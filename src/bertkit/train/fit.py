@@ -32,6 +32,7 @@ from bertkit.train.run import agreed
 
 Figures = tuple[dict[str, float], float]  # by name, and a score to maximise
 Export = Callable[[Path], None]  # writes the network as an artifact
+PAUSE = 300.0  # seconds between checkpoints, unless told: writing one of a large model takes some of them
 
 
 class Feed(Protocol):
@@ -64,6 +65,11 @@ class Job:
     shard: bool = False  # cut weights, gradients and moments over the ranks
     quiet: bool = False
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the model is the best one there was: once the run is over, nobody asks for its last weights."""
+        return self.evaluate is not None and self.best == "model"
+
 
 def fit(job: Job) -> State:
     """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
@@ -82,16 +88,16 @@ def fit(job: Job) -> State:
                 trainer.report(state, log)
             if job.evaluate and state.step % recipe.evaluate_every == 0:
                 trainer.evaluate(state, log)
-            if state.step % recipe.checkpoint_every == 0:
+            if trainer.is_due(state):
                 trainer.checkpoint(state)
         if stop:
             log.show(f"stopped at step {state.step:,} with a checkpoint; the same command goes on from there")
         elif job.evaluate and state.evaluated < state.step:
             trainer.evaluate(state, log)
-    trainer.checkpoint(state)
+    trainer.checkpoint(state, over=not stop)
     if stop:
         raise SystemExit(128 + stop[0])  # the shell's code for the signal
-    if job.evaluate is None or job.best != "model":
+    if not job.keeps_best:
         trainer.export(job.run / "model")
     return state
 
@@ -107,6 +113,7 @@ class Trainer:
         self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share, keep=recipe.graphs)
         self.backward = Recorder(self._backward, self.network.parameters()) if recipe.graphs else self._backward
         self.phase, self.started, self.untimed = -1, 0.0, 0.0  # the clock stands during a phase's first step, which compiles
+        self.kept = time.monotonic()  # when the last checkpoint was written
         self.window = torch.zeros(len(self.names), device=job.device)
         self.bad = torch.full((), -1, device=job.device)
         self.norm = torch.zeros((), device=job.device)
@@ -117,6 +124,12 @@ class Trainer:
         if found is None:
             return State()
         state, tensors = found
+        if not tensors:  # of a run that is over
+            if not self.finished(state):
+                raise TrainingError(
+                    f"{self.job.run} is over and kept its best model alone; give another --out to train longer"
+                )
+            return state
         mine = {f"weights/{name}": parameter for name, parameter in self.network.named_parameters()}
         kept = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("weights/")}
         if other := kept.items() ^ {name: parameter.shape for name, parameter in mine.items()}.items():
@@ -239,14 +252,23 @@ class Trainer:
             state.best, state.stale = score, 0
             self.export(self.job.run / self.job.best)
 
-    def checkpoint(self, state: State) -> None:
+    def is_due(self, state: State) -> bool:
+        """Whether it is time for a checkpoint."""
+        if every := self.job.recipe.checkpoint_every:
+            return state.step % every == 0
+        return self.job.world.agree(time.monotonic() - self.kept > PAUSE, self.job.device)
+
+    def checkpoint(self, state: State, *, over: bool = False) -> None:
+        """Writes what the run goes on from; once it is over, and its best model was written, no more than that it is."""
         self._check(state)
         state.window = self.window.tolist()
         tensors = {f"weights/{name}": parameter for name, parameter in self.network.named_parameters()}
+        tensors = {} if over and self.job.keeps_best else tensors | self.optimizers.state()
         writers = self.job.world if self.job.shard else World()
         if self.job.shard or self.job.world.leads:
-            write_checkpoint(self.job.run, state, tensors | self.optimizers.state(), self.job.recipe.keep, writers)
+            write_checkpoint(self.job.run, state, tensors, self.job.recipe.keep, writers)
         self.job.world.wait()
+        self.kept = time.monotonic()
 
     def export(self, to: Path) -> None:
         """Writes the network as an artifact; a sharded one is put together first, tensor by tensor."""

@@ -79,7 +79,7 @@ class Training:
     checkpointing: bool = False
     evaluate_every: int = 5000
     patience: int = 0  # evaluations without a better score after which a run ends; 0 for none
-    checkpoint_every: int = 5000
+    checkpoint_every: int = 0  # steps; 0: by the clock, every five minutes
     keep: int = 2
     log_every: int = 50
     seed: int = 0
@@ -87,11 +87,11 @@ class Training:
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, self.precisions)
-        if min(self.steps, self.keep, self.log_every, self.evaluate_every, self.checkpoint_every) < 1:
-            raise InputError("steps, keep and the intervals log_every … checkpoint_every must be at least 1")
-        if min(self.patience, self.budget) < 0 or not 0 <= self.seed < 2**63:
-            found = f"patience is {self.patience}, budget {self.budget}, seed {self.seed}"
-            raise InputError(f"{found}; expected at least 0, and a seed below 2^63")
+        if min(self.steps, self.keep, self.log_every, self.evaluate_every) < 1:
+            raise InputError("steps, keep, log_every and evaluate_every must be at least 1")
+        if min(self.patience, self.budget, self.checkpoint_every) < 0 or not 0 <= self.seed < 2**63:
+            found = f"patience is {self.patience}, budget {self.budget}, checkpoint_every {self.checkpoint_every}"
+            raise InputError(f"{found}, seed {self.seed}; expected at least 0, and a seed below 2^63")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,6 @@ class Tuning(Training):
     freeze: int = 0  # lower blocks that stay as they are, with the embeddings; -1 for the whole encoder
     balance: bool = False  # weigh classes by how rare they are
     smoothing: float = 0.0  # of labels
-    checkpoint_every: int = 1000
     keep: int = 1
 
     def __post_init__(self) -> None:
