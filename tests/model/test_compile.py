@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 import torch
 from support.batches import pack
+from support.stores import made_up_store
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bertkit.bundle.runner import Runner
+from bertkit.data.examples import ExampleSettings, ExampleSource
 from bertkit.data.packing import Shapes, batches, lay
 from bertkit.model.config import sized
 from bertkit.model.encoder import Encoder
+from bertkit.recipes import RECIPES, find_recipe
+from bertkit.tasks.objectives import JUDGED, OBJECTIVES
 from bertkit.tasks.pretraining import Pretraining
 
 SHAPES = Shapes(budget=1024, lengths=(32, 64, 128, 256, 512))
@@ -78,3 +83,39 @@ def test_threads_take_turns_at_what_compiles(monkeypatch):
     for members, vectors in batches(texts, None, lambda batch: runner.pooled(batch, "mean"), **cut):
         expected = plain.pooled(lay([texts[index] for index in members]), "mean")
         np.testing.assert_allclose(vectors[: len(members)], expected, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return made_up_store(tmp_path_factory.mktemp("store") / "s", 50, pieces=300)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def narrow_device(request):
+    """A device whose autocast is on. Of a GPU no more is needed than that torch was built for one."""
+    if request.param == "cuda" and not torch.version.cuda:
+        pytest.skip("torch was built without CUDA")
+    torch.set_autocast_dtype(request.param, torch.bfloat16)
+    torch.set_autocast_enabled(request.param, True)
+    yield request.param
+    torch.set_autocast_enabled(request.param, False)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name == "bert-base" or not name.startswith("bert-")])
+def test_a_step_of_every_recipe_is_one_graph(name, store, narrow_device):
+    """Followed by the compiler with tensors that hold no numbers."""
+    torch._dynamo.reset()
+    recipe, counter = find_recipe(name), CompileCounter()
+    sizes = dict(vocabulary=300, layers=2, width=64, heads=2, feedforward=128, pooler=recipe.pairs != "none")
+    config = recipe.config.with_(**sizes)
+    told = dict(generator=0.5) if recipe.objective in JUDGED else dict(next_sentence=config.pooler)
+    settings = ExampleSettings(pairs=recipe.pairs, length=128, masking=recipe.masking)
+    grids = narrow_device == "cpu" or config.needs_grids
+    source = ExampleSource(store, settings, seed=0, tokens=512, grids=grids)
+    row = source.batch(source.next_row(0)[0])
+    with FakeTensorMode() as mode, torch.device(narrow_device):
+        network = OBJECTIVES[recipe.objective](config, **told).train()
+        data = row.map(lambda tensor: mode.from_tensor(tensor).to(narrow_device))
+        sums = torch.compile(network, backend=counter, fullgraph=True, dynamic=False)(data)
+    assert sums.device.type == narrow_device and sums.shape == (len(network.names),)
+    assert counter.frame_count == 1
