@@ -2,7 +2,7 @@
 
 `python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts; of several --rates the one that
 suits a set best on dev, as the paper chose it. Several runs share a GPU, best under NVIDIA's MPS; those of short texts come
-first, as small kernels stand in line behind large ones.
+first, as small kernels stand in line behind large ones, of which half as many are enough. With --log, no run is repeated.
 GLUE-6 is the mean of CoLA, SST-2, MRPC (F1), STS-B, QNLI and RTE.
 """
 
@@ -44,15 +44,27 @@ def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
     """A row for each set, and one for GLUE-6 if all of it is there."""
     rates, by_size = options.rates.split(","), sorted(names, key=lambda name: (*SLOWEST, name).index(name))
     seeds = {name: range(options.seeds if name in SMALL else 1) for name in names}
-    plans = [(name, rate, seed) for name in by_size for rate in rates for seed in seeds[name]]
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(options.at_once) as pool:
-        waves = [[plan for plan in plans if (plan[0] in LONG) == late] for late in (False, True)]
-        runs = [run for wave in waves for run in pool.map(lambda plan: tune(*plan, options, Path(scratch)), wave)]
-    rows = [best_row(name, [run for run in runs if run["set"] == name]) for name in names]
+    plans, runs = [(name, rate, seed) for name in by_size for rate in rates for seed in seeds[name]], logged(options)
+    for late in (False, True):
+        wave = [plan for plan in plans if (plan[0] in LONG) == late and plan not in runs]
+        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(max(1, options.at_once // (1 + late))) as pool:
+            runs |= zip(wave, pool.map(lambda plan, to=Path(scratch): tune(*plan, options, to), wave), strict=True)
+    rows = [best_row(name, [runs[plan] for plan in plans if plan[0] == name]) for name in names]
     if set(GLUE6) <= set(names):
         score = mean(row["dev"] for row in rows if row["set"] in GLUE6)
         rows.append(dict.fromkeys(rows[0], "") | {"set": "GLUE-6", "figure": "mean", "dev": score, "BERT-base": 79.5})
     return rows
+
+
+def logged(options: argparse.Namespace) -> dict[tuple[str, str, int], dict]:
+    """The runs of this model, with these settings, that the log tells of."""
+    log = Path(options.log)
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if options.log and log.exists() else []
+    return {(row["set"], row["rate"], row["seed"]): row for row in rows if row["of"] == told_of(options)}
+
+
+def told_of(options: argparse.Namespace) -> str:
+    return " ".join([options.model, f"epochs={options.small_epochs}", *options.tune])
 
 
 def best_row(name: str, runs: list[dict]) -> dict:
@@ -79,7 +91,8 @@ def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", default="3e-5", help="learning rates, with commas between")
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
-    parser.add_argument("--at_once", type=int, default=4, help="runs that share the device")
+    parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
+    parser.add_argument("--log", default="", help="a file for every run as it ends; those that are in it are not repeated")
     parser.add_argument(
         "--tune", type=setting, action="append", default=[], help="a setting of fine-tuning: layer_decay=0.85"
     )
@@ -103,16 +116,20 @@ def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: 
     settings = [f"optimizer.lr={rate}", f"seed={seed}", *longer, *options.tune]
     words += [word for one in settings for word in ("--set", one)]
     done = subprocess.run([sys.executable, "-m", "bertkit", *words], capture_output=True, text=True)
-    found = {"set": name, "rate": rate, "score": float("-inf"), "headline": "failed", "seconds": 0.0}
+    found = {"of": told_of(options), "set": name, "rate": rate, "seed": seed}
     if done.returncode:
         print(f"{name}, {rate}, seed {seed}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
-        return found
+        return found | {"score": float("-inf"), "headline": "failed", "seconds": 0.0}
     results = json.loads((out / "results.json").read_text())
     shutil.rmtree(out)  # a base model's run takes 2 GB
     headline = "f1" if name.startswith("squad") else next(iter(results["metrics"]))
     score = 100 * results["metrics"][headline]
     print(f"{name}, {rate}, seed {seed}: {headline} {score:.2f}, {results['seconds']:.0f} s", flush=True)
-    return found | {"score": score, "headline": headline, "seconds": results["seconds"]}
+    found |= {"score": score, "headline": headline, "seconds": results["seconds"]}
+    if options.log:
+        with open(options.log, "a") as log:
+            log.write(json.dumps(found) + "\n")
+    return found
 
 
 if __name__ == "__main__":
