@@ -11,7 +11,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import register_autograd, register_fake
 
+from bertkit.model.kernels import operator
 from bertkit.model.kernels.short import drawn, kept
 
 FORWARD, BACKWARD = tl.constexpr(1), tl.constexpr(2)  # rows of a tile
@@ -95,10 +97,10 @@ def added_norm(
     return out, stats
 
 
-added_norm_with_gradient = torch.library.custom_op("bertkit::added_norm", added_norm, mutates_args=())
+added_norm_with_gradient = operator("added_norm")(added_norm)
 
 
-@torch.library.custom_op("bertkit::added_norm_backward", mutates_args=())
+@operator("added_norm_backward")
 def _gradient(tensors: list[Tensor], y: Tensor | None, rate: float) -> tuple[Tensor, Tensor, Tensor]:
     """Of x, of y if anything is dropped, and sums [programs, 2, D] of those of weight and bias."""
     x, weight, key, stats, upper = tensors
@@ -139,6 +141,6 @@ def _backpropagate(ctx, upper: Tensor, _):
     return dx, None if y is None else dy if ctx.rate else dx, dw, db if ctx.biased else None, None, None, None
 
 
-added_norm_with_gradient.register_fake(_room)
-_gradient.register_fake(_gradient_room)
-added_norm_with_gradient.register_autograd(_backpropagate, setup_context=_keep)
+register_fake(added_norm_with_gradient, _room)
+register_fake(_gradient, _gradient_room)
+register_autograd(added_norm_with_gradient, _backpropagate, setup_context=_keep)

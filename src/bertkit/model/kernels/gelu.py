@@ -12,6 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import register_autograd, register_fake
+
+from bertkit.model.kernels import operator
 
 ROWS, COLUMNS = tl.constexpr(8), tl.constexpr(512)  # of a tile
 GATED_ROWS = tl.constexpr(4)  # a gate needs twice the registers
@@ -94,7 +97,7 @@ def _gated_backward(h, upper, out, count, width: tl.constexpr):
     tl.store(out + second, (u * x * below).to(out.dtype.element_ty), inside)
 
 
-@torch.library.custom_op("bertkit::gelu", mutates_args=())
+@operator("gelu")
 def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias) for x [T, F] and bias [F]."""
     out = torch.empty_like(x)
@@ -102,7 +105,7 @@ def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-@torch.library.custom_op("bertkit::gelu_backward", mutates_args=())
+@operator("gelu_backward")
 def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(x)
     return out, _backwards(x, bias, upper, out, out, out, 0.0)
@@ -115,7 +118,7 @@ def gelu8(x: Tensor, bias: Tensor, factor: float) -> Tensor:
     return out
 
 
-@torch.library.custom_op("bertkit::gelu8_backward", mutates_args=())
+@operator("gelu8_backward")
 def gelu8_gradient(x: Tensor, bias: Tensor, upper: Tensor, factor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x's gradient, the same in 8 bits times factor, gelu(x + bias), and the bias's gradient."""
     out, out8, again = torch.empty_like(x), torch.empty_like(x, dtype=torch.float8_e5m2), torch.empty_like(x)
@@ -130,7 +133,7 @@ def _backwards(x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor
     return sums.sum(0).to(bias.dtype)
 
 
-@torch.library.custom_op("bertkit::gated_gelu", mutates_args=())
+@operator("gated_gelu")
 def quick_gated_gelu(h: Tensor) -> Tensor:
     """gelu(x) · gate for h = [x, gate], [T, 2 F]."""
     out = h.new_empty(len(h), h.shape[1] // 2)
@@ -138,7 +141,7 @@ def quick_gated_gelu(h: Tensor) -> Tensor:
     return out
 
 
-@torch.library.custom_op("bertkit::gated_gelu_backward", mutates_args=())
+@operator("gated_gelu_backward")
 def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
     out = torch.empty_like(h)
     _launch(_gated_backward, GATED_ROWS, upper.shape, h, upper.contiguous(), out)
@@ -156,15 +159,16 @@ def _keep(ctx, inputs: tuple[Tensor, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-quick_gelu.register_fake(lambda x, bias: torch.empty_like(x))
-_gelu_gradient.register_fake(lambda x, bias, upper: (torch.empty_like(x), torch.empty_like(bias)))
-gelu8_gradient.register_fake(
+register_fake(quick_gelu, lambda x, bias: torch.empty_like(x))
+register_fake(_gelu_gradient, lambda x, bias, upper: (torch.empty_like(x), torch.empty_like(bias)))
+register_fake(
+    gelu8_gradient,
     lambda x, bias, *_: (
         *(torch.empty_like(x, dtype=kind) for kind in (None, torch.float8_e5m2, None)),
         torch.empty_like(bias),
-    )
+    ),
 )
-quick_gated_gelu.register_fake(lambda h: h.new_empty(h.shape[0], h.shape[1] // 2))
-_gated_gradient.register_fake(lambda h, upper: torch.empty_like(h))
-quick_gelu.register_autograd(lambda ctx, upper: _gelu_gradient(*ctx.saved_tensors, upper), setup_context=_keep)
-quick_gated_gelu.register_autograd(lambda ctx, upper: _gated_gradient(*ctx.saved_tensors, upper), setup_context=_keep)
+register_fake(quick_gated_gelu, lambda h: h.new_empty(h.shape[0], h.shape[1] // 2))
+register_fake(_gated_gradient, lambda h, upper: torch.empty_like(h))
+register_autograd(quick_gelu, lambda ctx, upper: _gelu_gradient(*ctx.saved_tensors, upper), setup_context=_keep)
+register_autograd(quick_gated_gelu, lambda ctx, upper: _gated_gradient(*ctx.saved_tensors, upper), setup_context=_keep)

@@ -13,6 +13,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import register_autograd, register_fake
+
+from bertkit.model.kernels import operator
 
 LOG2E = tl.constexpr(1.4426950408889634)  # exponentials are powers of two
 
@@ -118,7 +121,7 @@ def _short_backward(
         tl.store(out + places + heads * width, (tl.dot(tl.trans(ds), q) * natural).to(q.dtype), inside)
 
 
-@torch.library.custom_op("bertkit::attend_short", mutates_args=())
+@operator("attend_short")
 def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], sequences of at most 128 tokens; key seeds dropout."""
     out = room(qkv)
@@ -126,7 +129,7 @@ def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: f
     return out
 
 
-@torch.library.custom_op("bertkit::attend_short_backward", mutates_args=())
+@operator("attend_short_backward")
 def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
     out = torch.empty_like(qkv)
     _launch(_short_backward, (qkv, upper.contiguous(), out), bounds, key, longest, rate, causal)
@@ -169,6 +172,6 @@ def _backpropagate(ctx, upper: Tensor):
     return _gradient(qkv, upper, bounds, key, *ctx.settings), None, None, None, None, None
 
 
-attend_short.register_fake(room)
-_gradient.register_fake(lambda qkv, *_: torch.empty_like(qkv))
-attend_short.register_autograd(_backpropagate, setup_context=_keep)
+register_fake(attend_short, room)
+register_fake(_gradient, lambda qkv, *_: torch.empty_like(qkv))
+register_autograd(attend_short, _backpropagate, setup_context=_keep)

@@ -12,7 +12,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import register_autograd, register_fake
 
+from bertkit.model.kernels import operator
 from bertkit.model.kernels.short import LOG2E, drawn, kept, room
 
 TILES = {  # queries and keys of a tile, warps, stages of loading ahead
@@ -206,7 +208,7 @@ def _tiles_backward_keys(
         tl.store(out + places + 2 * heads * width, (dv * (1 / (1 - rate))).to(k.dtype), there)
 
 
-@torch.library.custom_op("bertkit::attend_tiles", mutates_args=())
+@operator("attend_tiles")
 def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> tuple[Tensor, Tensor]:
     """Mixed values [T, H, K] of q, k and v [T, 3, H, K], and what the gradient needs [H, T]; key seeds dropout."""
     out, totals = _room(qkv)
@@ -214,7 +216,7 @@ def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: f
     return out, totals
 
 
-@torch.library.custom_op("bertkit::attend_tiles_backward", mutates_args=())
+@operator("attend_tiles_backward")
 def _gradient(tensors: list[Tensor], longest: int, rate: float, causal: bool) -> Tensor:
     """Of q, k and v, from what `_keep` kept and the gradient of mixed values."""
     qkv, out, totals, bounds, key, upper = tensors
@@ -248,6 +250,6 @@ def _backpropagate(ctx, upper: Tensor, _):
     return _gradient([*ctx.saved_tensors, upper], *ctx.settings), None, None, None, None, None
 
 
-attend_tiles.register_fake(_room)
-_gradient.register_fake(lambda tensors, *_: torch.empty_like(tensors[0]))
-attend_tiles.register_autograd(_backpropagate, setup_context=_keep)
+register_fake(attend_tiles, _room)
+register_fake(_gradient, lambda tensors, *_: torch.empty_like(tensors[0]))
+register_autograd(attend_tiles, _backpropagate, setup_context=_keep)

@@ -7,6 +7,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.library import register_autograd, register_fake
+
+from bertkit.model.kernels import operator
 
 ROWS = tl.constexpr(32)  # tokens of a tile; it is one head wide
 
@@ -40,8 +43,10 @@ def _keep(ctx, inputs, output) -> None:
     ctx.save_for_backward(cosine, sine)
 
 
-turned_with_gradient = torch.library.custom_op("bertkit::turned", quick_turned, mutates_args=())
-turned_with_gradient.register_fake(lambda qkv, *_: torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device))
-turned_with_gradient.register_autograd(
-    lambda ctx, upper: (turned_with_gradient(upper, *ctx.saved_tensors, -ctx.way), None, None, None), setup_context=_keep
-)
+def _backpropagate(ctx, upper: Tensor):
+    return turned_with_gradient(upper, *ctx.saved_tensors, -ctx.way), None, None, None
+
+
+turned_with_gradient = operator("turned")(quick_turned)
+register_fake(turned_with_gradient, lambda qkv, *_: torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device))
+register_autograd(turned_with_gradient, _backpropagate, setup_context=_keep)
