@@ -83,20 +83,20 @@ def test_the_next_epoch_is_planned_before_it_comes(store):
     assert late == sorted(late)
     assert 0.3 < np.mean(late) < 0.6
     told = pickle.loads(pickle.dumps(it))  # as it goes to other processes, while an epoch is being planned
-    assert list(it._coming) == [1]
-    assert not told._coming
+    assert sorted(it._plans) == [0, 1]
+    assert not told._plans
     told.batch(last)
-    assert list(told._coming) == [1]
+    assert sorted(told._plans) == [0, 1]
     alone = source(store).plan(1)
     for one in (it, told):
         np.testing.assert_array_equal(one.plan(1).a_begin, alone.a_begin)
-        assert not one._coming
+        assert sorted(one._plans) == [0, 1]
 
 
 def test_held_out_examples_have_no_next_epoch(store):
     it = ExampleSource(store, ExampleSettings(), seed=0, tokens=1024, held_out=0.3, evaluation=True)
     assert not any(examples.late for examples in it.first(10_000))
-    assert not it._coming
+    assert list(it._plans) == [0]
 
 
 def test_masks_are_drawn_anew_each_epoch(store):

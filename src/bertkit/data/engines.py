@@ -32,7 +32,7 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
     pool = processes(make, workers)
     try:
         with alive():
-            yield lambda units: _in_order(units, lambda unit: pool.submit(work, unit), Future.result, 2 * workers)
+            yield lambda units: map(Future.result, _begun(units, lambda unit: pool.submit(work, unit), 2 * workers))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -90,7 +90,7 @@ def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
     actors = [actor.remote(make) for _ in range(workers)]
     turns = cycle(actors)
     try:
-        yield lambda units: _in_order(units, lambda unit: next(turns).work.remote(unit), library.get, 2 * workers)
+        yield lambda units: map(library.get, _begun(units, lambda unit: next(turns).work.remote(unit), 2 * workers))
     finally:
         for each in actors:
             library.kill(each)
@@ -114,19 +114,19 @@ def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads
         return
     there, here = (lambda unit: use(lay(unit)), lambda found: found) if threads > 1 else (lay, use)
     with ThreadPoolExecutor(threads) as pool:
-        begun = _in_order(units, lambda unit: (unit, pool.submit(there, unit)), lambda both: both, threads + 1)
+        begun = _begun(units, lambda unit: (unit, pool.submit(there, unit)), threads + 1)
         yield from ((unit, here(future.result())) for unit, future in begun)
 
 
-def _in_order(units: Iterable[Any], submit: Worker, result: Worker, window: int) -> Iterator[Any]:
-    """At most `window` units are under way at once, so memory stays bounded."""
+def _begun(units: Iterable[Any], begin: Worker, window: int) -> Iterator[Any]:
+    """What beginning each unit gives, in order. At most `window` units are under way at once, so memory stays bounded."""
     under_way = deque[Any]()
     for unit in units:
-        under_way.append(submit(unit))
+        under_way.append(begin(unit))
         if len(under_way) >= window:
-            yield result(under_way.popleft())
+            yield under_way.popleft()
     while under_way:
-        yield result(under_way.popleft())
+        yield under_way.popleft()
 
 
 class _Actor:

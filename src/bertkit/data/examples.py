@@ -79,14 +79,14 @@ class ExampleSource:
         if self.tokens < (length := self.settings.length):
             found = f"a row of {self.tokens} tokens is shorter than an example of {length}"
             raise DataError(f"{found}; set row_tokens to that or more, batch_tokens to a multiple of it", self.store.path)
-        self._plans, self._coming = dict[int, Spans](), dict[int, Future[Spans]]()
+        self._plans = dict[int, Future[Spans]]()
         usual = float(self.plan(0).sizes.mean())
         self.shapes = Shapes(self.tokens, (length,), crowding=1.2 * length / usual)
 
     def __getstate__(self) -> dict[str, Any]:
         """Little enough that nobody waits for another process to take it; that one plans for itself."""
         kept = (*(one.name for one in fields(self)), "shapes")
-        return {name: getattr(self, name) for name in kept} | {"_plans": {}, "_coming": {}}
+        return {name: getattr(self, name) for name in kept} | {"_plans": {}}
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -98,18 +98,17 @@ class ExampleSource:
         return np.setdiff1d(np.arange(len(self.tokenizer)), special)
 
     def plan(self, epoch: int) -> Spans:
-        """An epoch's examples in the order of the store; the last two plans are kept."""
+        """An epoch's examples in the order of the store."""
+        self._begin_plan(epoch)
+        return self._plans[epoch].result()
+
+    def _begin_plan(self, epoch: int) -> None:
+        """Plans an epoch in a thread, so that nobody waits for it when it comes: seconds, for a large store. The last two
+        plans are kept."""
         if epoch not in self._plans:
             kept = max(self._plans, default=epoch)
             self._plans = {number: plan for number, plan in self._plans.items() if number == kept}
-            coming = self._coming.pop(epoch, None)
-            self._plans[epoch] = coming.result() if coming else self._make_plan(epoch)
-        return self._plans[epoch]
-
-    def _plan_ahead(self, epoch: int) -> None:
-        """Begins to plan an epoch in a thread, so that nobody waits for it when it comes: seconds, for a large store."""
-        if epoch not in self._plans and epoch not in self._coming:
-            self._coming[epoch] = ThreadPoolExecutor(1).submit(self._make_plan, epoch)
+            self._plans[epoch] = ThreadPoolExecutor(1).submit(self._make_plan, epoch)
 
     def _make_plan(self, epoch: int) -> Spans:
         s = self.settings
@@ -142,7 +141,7 @@ class ExampleSource:
         fitting = int(np.searchsorted(np.cumsum(plan[numbers].sizes), self.shapes.budget, side="right"))
         behind, late = index + fitting, 2 * index > len(plan) and not self.evaluation
         if late:
-            self._plan_ahead(epoch + 1)
+            self._begin_plan(epoch + 1)
         return Examples(epoch, numbers[:fitting], late), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
 
     def first(self, count: int) -> Iterator[Examples]:
@@ -156,7 +155,7 @@ class ExampleSource:
     def batch(self, examples: Examples) -> PretrainingBatch:
         """The examples as tensors, pieces hidden."""
         if examples.late:
-            self._plan_ahead(examples.epoch + 1)
+            self._begin_plan(examples.epoch + 1)
         spans = self.plan(examples.epoch)[examples.numbers]
         row, segments = self._row(spans)
         if self.settings.causal:

@@ -93,9 +93,9 @@ def _spans(words: _Units, bits: np.ndarray) -> _Units:
     chances = (1 - SPAN_STOP) ** np.arange(MAX_SPAN) * SPAN_STOP
     steps = np.cumsum(chances / chances.sum())
     count = np.searchsorted(steps[:-1], uniform(_other(bits[words.begins])), side="right")
-    last = np.minimum(np.arange(len(count)) + count, len(count) - 1)
     breaks = np.flatnonzero(np.append(words.begins[1:] != words.ends[:-1], True))  # a word that is followed by no other
-    last = np.minimum(last, breaks[np.searchsorted(breaks, np.arange(len(count)))])
+    first = np.arange(len(count))
+    last = np.minimum(first + count, breaks[np.searchsorted(breaks, first)])
     return _Units(words.begins, words.ends[last], words.owners)
 
 

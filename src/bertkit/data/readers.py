@@ -213,14 +213,14 @@ def read_rows(table: Table) -> Rows:
         raise DataError("no such file", path)
     if ending in (".jsonl", ".parquet"):
         return _json_rows(table) if ending == ".jsonl" else _parquet_rows(path)
-    if table.task == "tagging" and ending not in (".csv", ".json"):
+    if table.task == "tagging":
+        if ending in (".csv", ".json"):
+            raise DataError("expected for tagging .jsonl, .parquet or CoNLL's columns, as in train.txt or train.conll", path)
         return _conll_rows(table)
-    if ending in (".csv", ".tsv", ".txt") and table.task != "tagging":
+    if ending in (".csv", ".tsv", ".txt"):
         return _delimited_rows(table)
     if ending == ".json" and table.task == "qa":
         return _squad_rows(path)
-    if table.task == "tagging":
-        raise DataError("expected for tagging .jsonl, .parquet or CoNLL's columns, as in train.txt or train.conll", path)
     raise DataError("expected .csv, .tsv, .jsonl or .parquet; for qa also .json in SQuAD's layout", path)
 
 

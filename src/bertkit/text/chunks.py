@@ -6,6 +6,7 @@ rare in natural text, are numbered by a dictionary.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,9 +17,9 @@ BLOCK = 2**15  # chunks worked on at a time: their arrays stay in the cache
 LONG_CHUNK = 1024  # characters; longer chunks hardly repeat and are not remembered
 # Control characters at which Unicode would cut, but which BERT's normaliser deletes.
 DELETED = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
-# White space beyond ASCII, as the normaliser sees it (Zs, Zl, Zp), in UTF-8: two or three bytes.
-_CODES = (0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
-WIDE_SPACES = tuple(chr(code).encode() for code in _CODES)
+# White space beyond ASCII, as the normaliser sees it: Zs, Zl, Zp.
+WIDE_SPACES = "\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_UNUSUAL = re.compile(f"[{DELETED}{WIDE_SPACES}]")
 _LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # the first `size` bytes of a word
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, with their bits well mixed
 
@@ -43,30 +44,14 @@ class Chunks:
 
 def cut(texts: Sequence[str]) -> Chunks:
     """The chunks of the texts: cut where the normaliser sees white space, and nowhere else."""
-    parts = [text.encode() for text in texts]
-    content = bytearray(b"\n".join([*parts, bytes(KEY_BYTES)]))
-    if any(character.encode() in content for character in DELETED):
-        return cut([text.translate(dict.fromkeys(map(ord, DELETED))) for text in texts])
-    _widen(content)
-    octets = np.frombuffer(content, np.uint8)[: len(content) - KEY_BYTES]
+    parts = [_UNUSUAL.sub(lambda found: "" if found[0] in DELETED else " ", text).encode() for text in texts]
+    content = b"\n".join([*parts, bytes(KEY_BYTES)])
+    octets = np.frombuffer(content, np.uint8)[:-KEY_BYTES]
     inside = (octets != 0x20) & (octets != 0x0A) & (octets != 0x09) & (octets != 0x0D)
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     begins, ends = edges[0::2], edges[1::2]
     text_begins = np.cumsum([0, *(len(part) + 1 for part in parts)])
-    return Chunks(bytes(content), begins, ends, np.searchsorted(begins, text_begins))
-
-
-def _widen(content: bytearray) -> None:
-    """Overwrites white space beyond ASCII with as many blanks."""
-    octets = np.frombuffer(content, np.uint8)
-    leads = np.flatnonzero((octets == 0xC2) | (octets >= 0xE1) & (octets <= 0xE3))
-    if not len(leads):
-        return
-    words = _words(octets)[leads]
-    for space in WIDE_SPACES:
-        size = len(space)
-        for place in leads[words & _LOW_BYTES[size] == int.from_bytes(space, "little")].tolist():
-            content[place : place + size] = b" " * size
+    return Chunks(content, begins, ends, np.searchsorted(begins, text_begins))
 
 
 def _words(octets: np.ndarray) -> np.ndarray:

@@ -15,8 +15,6 @@ import numpy as np
 from bertkit.text.chunks import Numbering, cut
 from bertkit.text.tokenizer import Tokenizer, checked
 
-TABLE_COST = 16  # bytes of a remembered chunk in the tables of sizes and begins
-
 
 class CorpusEncoder:
     """Texts to ids, many times faster than the library's batch call, within about `memo_bytes` of memory."""
@@ -38,27 +36,26 @@ class CorpusEncoder:
             chunks = cut(texts)
         numbers, new = self._numbering.number(chunks)
         self._learn(new)
-        sizes = np.asarray(self._sizes)[numbers]
-        ends = np.cumsum(sizes)
-        source = np.repeat(np.asarray(self._begins)[numbers] - (ends - sizes), sizes) + np.arange(sizes.sum())
-        return np.asarray(self._ids)[source], np.append(0, ends)[chunks.boundaries]
+        ends = np.asarray(self._bounds)[numbers + 1]
+        sizes = ends - np.asarray(self._bounds)[numbers]
+        row_ends = np.cumsum(sizes)
+        source = np.repeat(ends - row_ends, sizes) + np.arange(sizes.sum())
+        return np.asarray(self._ids)[source], np.append(0, row_ends)[chunks.boundaries]
 
     @property
     def used_bytes(self) -> int:
         """The memo's size, about; it is emptied before a batch that finds it over `memo_bytes`."""
-        return self._numbering.size + TABLE_COST * len(self._sizes) + 4 * len(self._ids)
+        return self._numbering.size + 8 * len(self._bounds) + 4 * len(self._ids)
 
     def _learn(self, new: list[str]) -> None:
         """Encodes new chunks as one text, and appends their pieces to the tables, in order of their numbers."""
-        if not new:
-            return
         ids, places = self.tokenizer.ids_and_places(" ".join(new))
         ends = np.cumsum(np.fromiter(map(len, new), np.int64, len(new)) + 1)
         sizes = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(new))
-        self._begins.frombytes((len(self._ids) + np.cumsum(sizes) - sizes).tobytes())
-        self._sizes.frombytes(sizes.tobytes())
+        self._bounds.frombytes((len(self._ids) + np.cumsum(sizes)).tobytes())
         self._ids.frombytes(ids.tobytes())
 
     def _forget(self) -> None:
         self._numbering = Numbering()
-        self._ids, self._sizes, self._begins = array("i"), array("q"), array("q")  # they grow without a copy each time
+        # They grow without a copy each time: the pieces of chunk n are ids[bounds[n] : bounds[n + 1]].
+        self._ids, self._bounds = array("i"), array("q", [0])

@@ -269,9 +269,8 @@ def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
 
 def read_vocabulary(file: Path) -> dict[str, int]:
     """vocab.txt: one piece a line, its id the line's number from 0."""
-    lines = file.read_text(encoding="utf-8").split("\n")
-    lines = lines[:-1] if lines[-1] == "" else lines
-    return {line.rstrip("\r"): index for index, line in enumerate(lines)}
+    with open(file, encoding="utf-8") as lines:
+        return {line.removesuffix("\n"): index for index, line in enumerate(lines)}
 
 
 def _pieces(encoding: tokenizers.Encoding) -> Pieces:
@@ -294,11 +293,10 @@ def _without_space(pieces: Pieces, text: str) -> Pieces:
 
 
 def _tokenizer_file(path: Path) -> Path:
-    files = [path] if path.is_file() else [path / name for name in FILES]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise ArtifactError(f"{path}: no tokenizer here; expected {' or '.join(FILES)}")
-    return found
+    for file in (path, *(path / name for name in FILES)):
+        if file.is_file():
+            return file
+    raise ArtifactError(f"{path}: no tokenizer here; expected {' or '.join(FILES)}")
 
 
 def _read_backend(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
