@@ -98,7 +98,7 @@ def write_json(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def read_config(settings: Mapping[str, Any], family: Family) -> Config:
+def read_config(settings: Settings, family: Family) -> Config:
     """Our configuration from a config.json. Keys that are not in the table are not read."""
     _check_keys(settings, family)
     settings = family.read(settings)
@@ -127,7 +127,7 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
 
 
-def read_task(settings: Mapping[str, Any], family: Family, positions: int) -> TaskSettings | None:
+def read_task(settings: Settings, family: Family, positions: int) -> TaskSettings | None:
     """The task of a fine-tuned model that transformers saved, for texts as long as it takes; None for any other."""
     names = settings.get("architectures") or [""]
     if not isinstance(names, list):
@@ -148,8 +148,8 @@ def read_task(settings: Mapping[str, Any], family: Family, positions: int) -> Ta
 
 def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
     """The settings of config.json that a task determines."""
-    numbered = {str(index): label for index, label in enumerate(task.labels)}
-    settings = {"id2label": numbered, "label2id": {v: int(k) for k, v in numbered.items()}} if task.labels else {}
+    numbered = dict(enumerate(task.labels))
+    settings = {"id2label": numbered, "label2id": {label: index for index, label in numbered.items()}} if numbered else {}
     problem = {"problem_type": PROBLEMS[task.task]} if task.task in PROBLEMS else {}
     return {"architectures": [family.heads[task.task].name], **settings, **problem}
 
@@ -224,7 +224,7 @@ def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:
     return torch.cat(parts)
 
 
-def _check_keys(settings: Mapping[str, Any], family: Family) -> None:
+def _check_keys(settings: Settings, family: Family) -> None:
     """Refuses a config that lacks a size, or spells a setting almost right: it would be missed without a word."""
     known = {*family.keys.values(), *family.refused, *family.required}
     for key in set(settings) - known:
