@@ -52,5 +52,5 @@ def test_samples_read_as_text():
     texts = ["<s>", " the", " bak", "ery", "<mask>", " <b>"]
     row = SimpleNamespace(batch=pack([[0, 1, 4, 3], [0, 1]]), places=torch.tensor([2]), hidden=1, targets=torch.tensor([2]))
     wrong = "<span class='wrong'><s> &lt;b&gt;</s>  bak</span>"
-    assert list(_samples(row, [5], texts, 2)) == [f"&lt;s&gt; the{wrong}ery"]
-    assert list(_samples(row, [2], texts, 2)) == ["&lt;s&gt; the<span class='right'> bak</span>ery"]
+    assert list(_samples(row, [5], texts)) == [f"&lt;s&gt; the{wrong}ery"]
+    assert list(_samples(row, [2], texts)) == ["&lt;s&gt; the<span class='right'> bak</span>ery"]

@@ -8,7 +8,6 @@ Reads also folders written by transformers of any age, and Google's TensorFlow c
 import logging
 from collections.abc import Collection
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +167,15 @@ def _build(config: Config, state: dict[str, Tensor], family: families.Family, ta
         shapes = {"output.weight": (task.outputs, 3 * config.width), "output.bias": (task.outputs,)}
         state = {name: torch.zeros(shape) for name, shape in shapes.items()} | state
     expected = network.state_dict()
-    name_of = partial(families.spelled, family=family, layers=config.layers, task=_head(task))
-    if missing := [name_of(name) for name in expected if name not in state]:
+    theirs = families.names_of(family, config.layers, _head(task))
+    name_of = {name: ", ".join(theirs.get(name, (name,))) for name in expected}
+    if missing := [name_of[name] for name in expected if name not in state]:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ArtifactError(f"missing {', '.join(missing[:3])}{more}; expected {len(expected)} parameters")
     for name, parameter in expected.items():
         if state[name].shape != parameter.shape:
             found, wanted = list(state[name].shape), list(parameter.shape)
-            raise ArtifactError(f"{name_of(name)} is {found}; the config asks for {wanted}")
+            raise ArtifactError(f"{name_of[name]} is {found}; the config asks for {wanted}")
     network.load_state_dict({name: state[name].float().contiguous() for name in expected}, assign=True)
     if task:
         network.weights = torch.ones(task.outputs)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Tensors = dict[str, Tensor]  # by the names of parameters
 
 Settings = Mapping[str, Any]  # of a config.json
-Table = dict[str, str | tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
+Table = dict[str, tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
 
 
 KEYS = {
@@ -49,12 +49,10 @@ PLAIN: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Head:
-    """A fine-tuned model's class, its last linear map, and its pooler's map and norm, where it has them."""
+    """A fine-tuned model's class, and the names of what stands on the body."""
 
     name: str
-    output: str
-    pooler: str = ""
-    norm: str = ""
+    names: Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +64,10 @@ class Family:
     needed: tuple[str, ...] = ()  # keys beside the sizes without which there is no model
     refused: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: PLAIN)  # → the values that change nothing
     names: Table  # of the body
-    pretraining: Table  # of the heads it is pre-trained with
+    pretraining: Table  # of the pooler and the heads it is pre-trained with
     decoder: str  # the map to pieces that is tied to their embeddings
     classes: Mapping[tuple[str, ...], str]  # heads that are there → class
     heads: Mapping[str, Head]  # task → class
-    pooler: str = ""  # where a body without a task has one
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that must be there, with one of these
     constants: Mapping[str, Any] = field(default_factory=dict)  # what a config of ours says beside
     read: Callable[[Settings], Settings] = dict  # a config with its keys as the table has them
@@ -79,7 +76,7 @@ class Family:
     @property
     def prefix(self) -> str:
         """What their heads' files put before the body's names."""
-        return str(self.names["encoder.embeddings.pieces.weight"]).split(".")[0] + "."
+        return self.names["encoder.embeddings.pieces.weight"][0].split(".")[0] + "."
 
 
 ACTIVATIONS = {  # their value → ours; the first of two with one meaning is the one we write
@@ -101,7 +98,7 @@ def write_json(file: Path, content: Any) -> None:
     file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def read_config(settings: Mapping[str, Any], family: Family) -> Config:
+def read_config(settings: Settings, family: Family) -> Config:
     """Our configuration from a config.json. Keys that are not in the table are not read."""
     _check_keys(settings, family)
     settings = family.read(settings)
@@ -130,7 +127,7 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
 
 
-def read_task(settings: Mapping[str, Any], family: Family, positions: int) -> TaskSettings | None:
+def read_task(settings: Settings, family: Family, positions: int) -> TaskSettings | None:
     """The task of a fine-tuned model that transformers saved, for texts as long as it takes; None for any other."""
     names = settings.get("architectures") or [""]
     if not isinstance(names, list):
@@ -151,8 +148,8 @@ def read_task(settings: Mapping[str, Any], family: Family, positions: int) -> Ta
 
 def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
     """The settings of config.json that a task determines."""
-    numbered = {str(index): label for index, label in enumerate(task.labels)}
-    settings = {"id2label": numbered, "label2id": {v: int(k) for k, v in numbered.items()}} if task.labels else {}
+    numbered = dict(enumerate(task.labels))
+    settings = {"id2label": numbered, "label2id": {label: index for index, label in numbered.items()}} if numbered else {}
     problem = {"problem_type": PROBLEMS[task.task]} if task.task in PROBLEMS else {}
     return {"architectures": [family.heads[task.task].name], **settings, **problem}
 
@@ -162,7 +159,7 @@ def from_hugging_face(tensors: Tensors, family: Family, layers: int, task: str =
     rest = {_modern_name(name, family): tensor for name, tensor in tensors.items()}
     _untie(rest, family)
     state: Tensors = {}
-    for ours, theirs in _expanded(family, layers, task).items():
+    for ours, theirs in names_of(family, layers, task).items():
         if all(name in rest for name in theirs):
             parts = [rest.pop(name) for name in theirs]
             state[ours] = parts[0] if len(parts) == 1 else _stack(parts, theirs)
@@ -173,7 +170,7 @@ def to_hugging_face(state: Tensors, family: Family, layers: int, task: str = "")
     """Their parameters from ours, and ours that they have no name for. Without their heads, names go without prefix."""
     tensors: Tensors = {}
     rest = dict(state)
-    for ours, theirs in _expanded(family, layers, task).items():
+    for ours, theirs in names_of(family, layers, task).items():
         if ours in rest:
             tensors |= zip(theirs, rest.pop(ours).chunk(len(theirs)), strict=True)
     if all(name.startswith(family.prefix) for name in tensors):
@@ -181,39 +178,26 @@ def to_hugging_face(state: Tensors, family: Family, layers: int, task: str = "")
     return tensors, rest
 
 
-def spelled(ours: str, family: Family, layers: int, task: str = "") -> str:
-    """Their name for one of our parameters, for messages."""
-    return ", ".join(_expanded(family, layers, task).get(ours, (ours,)))
-
-
-def _expanded(family: Family, layers: int, task: str = "") -> dict[str, tuple[str, ...]]:
-    """The table of names with each layer written out, and with the task's head."""
-    table = dict[str, tuple[str, ...]]()
-    for ours, theirs in {**family.names, **_top(family, task)}.items():
-        several = (theirs,) if isinstance(theirs, str) else theirs
+def names_of(family: Family, layers: int, task: str = "") -> Table:
+    """The table of names with each layer written out, and with the task's head or those of pre-training."""
+    top = family.heads[task].names if task in family.heads else family.pretraining
+    table: Table = {}
+    for ours, theirs in (family.names | top).items():
         for i in range(layers if "{i}" in ours else 1):
-            table[ours.format(i=i)] = tuple(name.format(i=i) for name in several)
+            table[ours.format(i=i)] = tuple(name.format(i=i) for name in theirs)
     return table
-
-
-def _top(family: Family, task: str) -> Table:
-    """The names of what stands on the body: a task's head, or those of pre-training."""
-    if task not in family.heads:
-        return pair("encoder.pooler.dense", family.pooler) | family.pretraining
-    head = family.heads[task]
-    pooler = pair("encoder.pooler.dense", head.pooler) | pair("encoder.pooler.norm", head.norm)
-    return pair("output", head.output) | pooler
 
 
 def pair(ours: str, theirs: str) -> Table:
     """A weight and its bias, if they are there."""
-    return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")} if theirs else {}
+    return {f"{ours}.{part}": (f"{theirs}.{part}",) for part in ("weight", "bias")}
 
 
 def _modern_name(name: str, family: Family) -> str:
     """Spells an old or headless name as the table does."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-    body = {str(theirs).removeprefix(family.prefix).split(".")[0] for theirs in (*family.names.values(), family.pooler)}
+    known = [theirs for several in (family.names | family.pretraining).values() for theirs in several]
+    body = {theirs.split(".")[1] for theirs in known if theirs.startswith(family.prefix)}
     return family.prefix + name if name.split(".")[0] in body else name
 
 
@@ -221,11 +205,11 @@ def _untie(tensors: Tensors, family: Family) -> None:
     """Drops copies that older files carry of the tied decoder, and constants that were once saved."""
     for name in ("position_ids", "token_type_ids"):
         tensors.pop(f"{family.prefix}embeddings.{name}", None)
-    own, bias = f"{family.decoder}.bias", str(family.pretraining["masked.bias"])
+    own, bias = f"{family.decoder}.bias", family.pretraining["masked.bias"][0]
     if own != bias and own in tensors:
         tensors.setdefault(bias, tensors.pop(own))
     decoder = tensors.pop(f"{family.decoder}.weight", None)
-    pieces = tensors.get(str(family.names["encoder.embeddings.pieces.weight"]))
+    pieces = tensors.get(family.names["encoder.embeddings.pieces.weight"][0])
     if decoder is not None and pieces is not None and not decoder.equal(pieces):
         unlike = f"{family.decoder}.weight differs from the word embeddings"
         raise ArtifactError(f"{unlike}; a decoder of its own is not supported, expected one tied to the embeddings")
@@ -240,7 +224,7 @@ def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:
     return torch.cat(parts)
 
 
-def _check_keys(settings: Mapping[str, Any], family: Family) -> None:
+def _check_keys(settings: Settings, family: Family) -> None:
     """Refuses a config that lacks a size, or spells a setting almost right: it would be missed without a word."""
     known = {*family.keys.values(), *family.refused, *family.required}
     for key in set(settings) - known:

@@ -62,11 +62,10 @@ def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
 
 def hugging_face_name(name: str) -> str:
     """The name old files of Hugging Face give a variable; they store a kernel transposed, as a weight."""
-    words = name.replace("/", ".")
-    words = re.sub(r"\.layer_(\d+)\.", r".layer.\1.", words)
+    words = re.sub(r"\.layer_(\d+)\.", r".layer.\1.", name.replace("/", "."))
     words = re.sub(r"_embeddings$", "_embeddings.weight", words)
-    words = re.sub(r"\.output_weights$", ".weight", re.sub(r"\.output_bias$", ".bias", words))
-    return re.sub(r"\.kernel$", ".weight", words)
+    words = re.sub(r"\.output_bias$", ".bias", words)
+    return re.sub(r"\.(kernel|output_weights)$", ".weight", words)
 
 
 def read_index(name: Path) -> tuple[dict[str, Entry], int]:

@@ -9,7 +9,7 @@ from bertkit.errors import ConfigError
 
 def _embeddings(theirs: str) -> Table:
     tables = {"pieces": "word_embeddings", "segments": "token_type_embeddings", "positions": "position_embeddings"}
-    named: Table = {f"encoder.embeddings.{ours}.weight": f"{theirs}.{name}.weight" for ours, name in tables.items()}
+    named: Table = {f"encoder.embeddings.{ours}.weight": (f"{theirs}.{name}.weight",) for ours, name in tables.items()}
     return named | pair("encoder.embeddings.norm", f"{theirs}.LayerNorm")
 
 
@@ -35,17 +35,22 @@ def _body(prefix: str, query: tuple[str, str, str] = ("query", "key", "value")) 
 
 
 def _masked(dense: str, norm: str, bias: str) -> Table:
-    return pair("masked.dense", dense) | pair("masked.norm", norm) | {"masked.bias": bias}
+    return pair("masked.dense", dense) | pair("masked.norm", norm) | {"masked.bias": (bias,)}
+
+
+def _judged(output: str, pooler: str) -> Table:
+    """The last map of a task, and the pooler before it."""
+    return pair("output", output) | pair("encoder.pooler.dense", pooler)
 
 
 def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "") -> Mapping[str, Head]:
     """The fine-tuned classes: what they call the last map, and the pooler before it."""
-    pooled = Head(f"{classes}ForSequenceClassification", output, pooler)
+    pooled = Head(f"{classes}ForSequenceClassification", _judged(output, pooler))
     return {
         **dict.fromkeys(PROBLEMS, pooled),
-        "tagging": Head(f"{classes}ForTokenClassification", "classifier"),
-        "qa": Head(f"{classes}ForQuestionAnswering", "qa_outputs"),
-        "choice": Head(f"{classes}ForMultipleChoice", "classifier", choice or pooler),
+        "tagging": Head(f"{classes}ForTokenClassification", pair("output", "classifier")),
+        "qa": Head(f"{classes}ForQuestionAnswering", pair("output", "qa_outputs")),
+        "choice": Head(f"{classes}ForMultipleChoice", _judged("classifier", choice or pooler)),
     }
 
 
@@ -61,12 +66,12 @@ def _without(settings: Settings, *keys: str) -> dict[str, Any]:
 
 def _lm_head(classes: str, prefix: str) -> dict[str, Any]:
     """What RoBERTa and its like have on top."""
+    pooler = f"{prefix}.pooler.dense"
     return dict(
-        pooler=f"{prefix}.pooler.dense",
-        pretraining=_masked("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+        pretraining=_masked("lm_head.dense", "lm_head.layer_norm", "lm_head.bias") | pair("encoder.pooler.dense", pooler),
         decoder="lm_head.decoder",
         classes=_classes(classes),
-        heads=_heads(classes, "classifier.dense", output="classifier.out_proj", choice=f"{prefix}.pooler.dense"),
+        heads=_heads(classes, "classifier.dense", output="classifier.out_proj", choice=pooler),
     )
 
 
@@ -75,8 +80,8 @@ BERT = Family(
     keys=KEYS | {"causal": "is_decoder"},
     refused=_without(PLAIN, "is_decoder"),
     names=_body("bert"),
-    pooler="bert.pooler.dense",
     pretraining=_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias")
+    | pair("encoder.pooler.dense", "bert.pooler.dense")
     | pair("next.output", "cls.seq_relationship"),
     decoder="cls.predictions.decoder",
     classes=_classes("Bert", masked_next="ForPreTraining", next="ForNextSentencePrediction", causal="LMHeadModel"),
@@ -128,8 +133,8 @@ ALBERT = Family(
     | pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in")
     | _qkv(f"{_ALBERT}.attention", ("query", "key", "value"))
     | _rest_of_block(_ALBERT, "attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
-    pooler="albert.pooler",
     pretraining=_masked("predictions.dense", "predictions.LayerNorm", "predictions.bias")
+    | pair("encoder.pooler.dense", "albert.pooler")
     | pair("next.output", "sop_classifier.classifier"),
     decoder="predictions.decoder",
     classes=_classes("Albert", masked_next="ForPreTraining"),
@@ -173,7 +178,7 @@ DEBERTA = Family(
     | dict(norm_rel_ebd=("layer_norm",), pos_att_type=(["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c")),
     constants=dict(max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
     names=_body("deberta", ("query_proj", "key_proj", "value_proj"))
-    | {"encoder.positions.table.weight": "deberta.encoder.rel_embeddings.weight"}
+    | {"encoder.positions.table.weight": ("deberta.encoder.rel_embeddings.weight",)}
     | pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),
     pretraining=_masked("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
     decoder="cls.predictions.decoder",
@@ -245,6 +250,7 @@ def _unbiased(table: Table) -> Table:
     return {ours: theirs for ours, theirs in table.items() if ours.endswith(".weight")}
 
 
+_MODERN_TOP = _judged("classifier", "head.dense") | pair("encoder.pooler.norm", "head.norm")
 MODERNBERT = Family(
     name="modernbert",
     keys=_without(KEYS, "segments")
@@ -259,10 +265,10 @@ MODERNBERT = Family(
         | _rest_of_block("model.layers.{i}", "attn.Wo", "attn_norm", "mlp.Wi", "mlp.Wo", "mlp_norm")
         | pair("encoder.norm", "model.final_norm")
     ),
-    pretraining=_unbiased(_masked("head.dense", "head.norm", "")) | {"masked.bias": "decoder.bias"},
+    pretraining=_unbiased(_masked("head.dense", "head.norm", "")) | {"masked.bias": ("decoder.bias",)},
     decoder="decoder",
     classes=_classes("ModernBert"),
-    heads={task: Head(one.name, "classifier", "head.dense", "head.norm") for task, one in _heads("ModernBert", "").items()},
+    heads={task: Head(one.name, _MODERN_TOP) for task, one in _heads("ModernBert", "head.dense").items()},
     read=_read_modern,
     write=_write_modern,
 )

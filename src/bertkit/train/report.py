@@ -36,16 +36,16 @@ def filled_samples(network: Pretraining, source: ExampleSource, device: torch.de
     row = source.batch(next(source.first(count))).to(device)
     network.eval()
     best = network.masked_logits(network.encoder(row.batch, row.places[: row.hidden])).argmax(-1).tolist()
-    return list(_samples(row, best, source.tokenizer.texts, count))
+    return list(_samples(row, best, source.tokenizer.texts))
 
 
-def _samples(row: PretrainingBatch, best: list[int], texts: list[str], count: int) -> Iterator[str]:
+def _samples(row: PretrainingBatch, best: list[int], texts: list[str]) -> Iterator[str]:
     pieces = [html.escape(texts[index]) for index in row.batch.ids.tolist()]
     places, targets = row.places[: row.hidden].tolist(), row.targets[: row.hidden].tolist()
     for place, guess, truth in zip(places, best, targets, strict=True):
         pieces[place] = _told(html.escape(texts[guess]), html.escape(texts[truth]))
-    for begin, end in pairwise(row.batch.boundaries.tolist()[: count + 1]):
-        if end - begin > 1 and any(begin <= place < end for place in places):
+    for begin, end in pairwise(row.batch.boundaries.tolist()):
+        if any(begin <= place < end for place in places):
             yield "".join(pieces[begin:end]).strip()
 
 
