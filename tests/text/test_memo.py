@@ -57,7 +57,7 @@ def test_nothing_gives_nothing(wide):
 
 
 def test_a_full_memo_is_emptied_and_the_ids_stay(wide):
-    encoder = CorpusEncoder(wide, memo_bytes=900_000)
+    encoder = CorpusEncoder(wide, memo_bytes=800_000)
     texts = nasty(500, seed=5)
     expected = library(wide, texts)
     for begin in range(0, 500, 10):

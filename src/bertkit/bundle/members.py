@@ -38,19 +38,19 @@ def _masked(dense: str, norm: str, bias: str) -> Table:
     return pair("masked.dense", dense) | pair("masked.norm", norm) | {"masked.bias": (bias,)}
 
 
-def _judged(output: str, pooler: str) -> Table:
+def _task_head(output: str, pooler: str) -> Table:
     """The last map of a task, and the pooler before it."""
     return pair("output", output) | pair("encoder.pooler.dense", pooler)
 
 
 def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "") -> Mapping[str, Head]:
     """The fine-tuned classes: what they call the last map, and the pooler before it."""
-    pooled = Head(f"{classes}ForSequenceClassification", _judged(output, pooler))
+    pooled = Head(f"{classes}ForSequenceClassification", _task_head(output, pooler))
     return {
         **dict.fromkeys(PROBLEMS, pooled),
         "tagging": Head(f"{classes}ForTokenClassification", pair("output", "classifier")),
         "qa": Head(f"{classes}ForQuestionAnswering", pair("output", "qa_outputs")),
-        "choice": Head(f"{classes}ForMultipleChoice", _judged("classifier", choice or pooler)),
+        "choice": Head(f"{classes}ForMultipleChoice", _task_head("classifier", choice or pooler)),
     }
 
 
@@ -250,7 +250,7 @@ def _unbiased(table: Table) -> Table:
     return {ours: theirs for ours, theirs in table.items() if ours.endswith(".weight")}
 
 
-_MODERN_TOP = _judged("classifier", "head.dense") | pair("encoder.pooler.norm", "head.norm")
+_MODERN_TOP = _task_head("classifier", "head.dense") | pair("encoder.pooler.norm", "head.norm")
 MODERNBERT = Family(
     name="modernbert",
     keys=_without(KEYS, "segments")
