@@ -3,6 +3,8 @@
 D width, n sequences of a bucket, L its length, H heads, K head width, S distances to each side.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,11 +27,9 @@ class DisentangledAttention(Attention):
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         assert places is not None
         qkv, of_places = self._qkv(x, None), self._qkv(self.dropout(places), None)  # [T, 3, H, K], [2 S, 3, H, K]
-        grids = zip(batch.buckets, in_grids(qkv, batch.buckets), strict=True)
-        mixed = [self._attend(grid, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket, grid in grids]
-        return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+        return in_grids(partial(self._attend, of_places), qkv, batch)  # [T, H, K]
 
-    def _attend(self, grid: Tensor, of_places: Tensor, bucket: Bucket) -> Tensor:
+    def _attend(self, of_places: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
         q, k, v = grid
         scale = (3 * self.head_width) ** -0.5

@@ -3,6 +3,7 @@
 T tokens, D width, n sequences of a bucket, L its length, H heads, K head width, G global tokens of a sequence.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,16 +29,13 @@ class LongAttention(Attention):
         if self.choice == "none":
             return super().mixed(x, batch, places)
         shape = (-1, 3, self.heads, self.head_width)
-        qkv, global_qkv = self.qkv(x).view(shape), self.global_qkv(x).view(shape)
-        chosen = choose_global(batch, self.choice)  # [T]
-        grids = zip(batch.buckets, *(in_grids(one, batch.buckets) for one in (qkv, global_qkv)), strict=True)
-        mixed = [self._attend(near, far, chosen, bucket).transpose(1, 2).flatten(0, 1) for bucket, near, far in grids]
-        return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+        both = torch.cat([self.qkv(x).view(shape), self.global_qkv(x).view(shape)], 1)  # [T, 6, H, K]
+        return in_grids(partial(self._attend, choose_global(batch, self.choice)), both, batch)  # [T, H, K]
 
-    def _attend(self, near: Tensor, far: Tensor, chosen: Tensor, bucket: Bucket) -> Tensor:
+    def _attend(self, chosen: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
         rate = self.rate if self.training else 0.0
-        q, k, v = near  # [n, H, L, K]
+        q, k, v, *far = grid  # [n, H, L, K] each
         inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
         early = torch.arange(inside.shape[1], 0, -1, device=seen.device)
