@@ -42,8 +42,7 @@ class LongAttention(Attention):
         most: Any = seen.sum(1).max().clamp(min=1)  # a tensor, which tracing sees
         at = (seen * early).topk(most, dim=1).indices  # [n, G]
         there = seen.gather(1, at)
-        far_k, far_v = _pick(k, at), _pick(v, at)
-        mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (far_k, far_v, there))
+        mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (_pick(k, at), _pick(v, at), there))
         q, k, v = far
         mask = inside[:, None, None]
         everywhere = F.scaled_dot_product_attention(_pick(q, at), k, v, attn_mask=mask, dropout_p=rate)  # [n, H, G, K]
