@@ -28,9 +28,11 @@ class LongAttention(Attention):
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         if self.choice == "none":
             return super().mixed(x, batch, places)
-        shape = (-1, 3, self.heads, self.head_width)
-        both = torch.cat([self.qkv(x).view(shape), self.global_qkv(x).view(shape)], 1)  # [T, 6, H, K]
-        return in_grids(partial(self._attend, choose_global(batch, self.choice)), both, batch)  # [T, H, K]
+        return in_grids(partial(self._attend, choose_global(batch, self.choice)), self._both(x), batch)  # [T, H, K]
+
+    def _both(self, x: Tensor) -> Tensor:
+        """Queries, keys and values for near, and those for far [T, 6, H, K]."""
+        return torch.cat([self.qkv(x), self.global_qkv(x)], 1).view(-1, 6, self.heads, self.head_width)
 
     def _attend(self, chosen: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
@@ -50,9 +52,8 @@ class LongAttention(Attention):
         return mixed.scatter(2, index, torch.where(there[:, None, :, None], everywhere, _pick(mixed, at)))
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
-        shape, scale = (-1, 3, self.heads, self.head_width), self.head_width**-0.5
-        q, k, _ = self.qkv(x).view(shape).permute(1, 2, 0, 3)  # 3 × [H, T, K]
-        global_q, global_k, _ = self.global_qkv(x).view(shape).permute(1, 2, 0, 3)
+        q, k, _, global_q, global_k, _ = self._both(x).permute(1, 2, 0, 3)  # 6 × [H, T, K]
+        scale = self.head_width**-0.5
         found, chosen = [], choose_global(batch, self.choice)
         for s in spans(batch):
             hidden = self._hidden(s.stop - s.start, x.device) & ~chosen[s]
