@@ -7,7 +7,7 @@ on short sequences; everywhere else q, k and v are laid into grids of about one 
 ever pad.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -102,18 +102,18 @@ def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wind
 
 
 def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
-    """Attention bucket by bucket: a grid [n, L] of sequences of about one length. Who looks back never sees what pads."""
-    mixed, plainly = [], bool(dropout) and not (qkv.is_cuda or causal or window)
-    for bucket, (q, k, v) in zip(batch.buckets, in_grids(qkv, batch.buckets), strict=True):
+    """Attention bucket by bucket. Who looks back never sees what pads."""
+
+    def mixed(grid: Tensor, bucket: Bucket) -> Tensor:
+        q, k, v = grid
         if window:
-            a = attend_near(q, k, v, bucket.there, window, dropout)
-        elif plainly:
-            a = _attend_dropping(q, k, v, bucket.there, dropout)
-        else:
-            inside = None if causal else bucket.inside
-            a = F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)
-        mixed.append(a.transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
-    return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+            return attend_near(q, k, v, bucket.there, window, dropout)
+        if dropout and not (qkv.is_cuda or causal):
+            return _attend_dropping(q, k, v, bucket.there, dropout)
+        inside = None if causal else bucket.inside
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=inside, dropout_p=dropout, is_causal=causal)
+
+    return in_grids(mixed, qkv, batch)
 
 
 def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float) -> Tensor:
@@ -126,8 +126,12 @@ def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float
     return torch.bmm(drawn_dropout(seen, rate), values).unflatten(0, (n, heads))
 
 
-def in_grids(qkv: Tensor, buckets: Sequence[Bucket]) -> list[Tensor]:
-    """Queries, keys and values of each bucket's sequences 3 × [n, H, L, K]: picked at once, as their gradient then is."""
-    laid = qkv.index_select(0, torch.cat([bucket.tokens.flatten() for bucket in buckets]))
-    grids = zip(buckets, laid.split([bucket.tokens.numel() for bucket in buckets]), strict=True)
-    return [grid.view(*bucket.tokens.shape, *qkv.shape[1:]).permute(2, 0, 3, 1, 4) for bucket, grid in grids]
+def in_grids(mixed: Callable[[Tensor, Bucket], Tensor], qkv: Tensor, batch: Batch) -> Tensor:
+    """The mixed values [T, H, K] of a row [T, 3, H, K], where `mixed` takes a bucket's grid of sequences of about one length
+    3 × [n, H, L, K] to its values [n, H, L, K]. The row is picked for all grids at once, as their gradient then is."""
+    laid = qkv.index_select(0, torch.cat([bucket.tokens.flatten() for bucket in batch.buckets]))
+    values = []
+    for bucket, part in zip(batch.buckets, laid.split([bucket.tokens.numel() for bucket in batch.buckets]), strict=True):
+        grid = part.view(*bucket.tokens.shape, *qkv.shape[1:]).permute(2, 0, 3, 1, 4)  # 3 × [n, H, L, K]
+        values.append(mixed(grid, bucket).transpose(1, 2).flatten(0, 1))  # [n·L, H, K]
+    return torch.cat(values).index_select(0, batch.order)

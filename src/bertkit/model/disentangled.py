@@ -3,6 +3,8 @@
 D width, n sequences of a bucket, L its length, H heads, K head width, S distances to each side.
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -19,44 +21,39 @@ class DisentangledAttention(Attention):
 
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
-        self.buckets, self.positions = config.buckets, config.positions
+        self.rows = partial(bucket_distances, buckets=config.buckets, positions=config.positions)
+        self.scale = (3 * self.head_width) ** -0.5  # of the three kinds of scores
         self.dropout = Dropout(config.dropout)
 
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         assert places is not None
         qkv, of_places = self._qkv(x, None), self._qkv(self.dropout(places), None)  # [T, 3, H, K], [2 S, 3, H, K]
-        grids = zip(batch.buckets, in_grids(qkv, batch.buckets), strict=True)
-        mixed = [self._attend(grid, of_places, bucket).transpose(1, 2).flatten(0, 1) for bucket, grid in grids]
-        return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+        return in_grids(partial(self._attend, of_places), qkv, batch)  # [T, H, K]
 
-    def _attend(self, grid: Tensor, of_places: Tensor, bucket: Bucket) -> Tensor:
+    def _attend(self, of_places: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
         q, k, v = grid
-        scale = (3 * self.head_width) ** -0.5
-        bias = self._bias(q, k, of_places) * scale
+        bias = self._bias(q, k, of_places) * self.scale
         if bucket.inside is not None:
             bias = bias.masked_fill(~bucket.inside, float("-inf"))
         rate = self.rate if self.training else 0.0
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, scale=scale)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, scale=self.scale)
 
     def _bias(self, q: Tensor, k: Tensor, of_places: Tensor) -> Tensor:
         """What places add to the scores [n, H, L, L]: query i meets the place of j seen from it, and the other way round."""
         length = q.shape[2]
         ahead = torch.arange(2 * length, device=q.device) - (length - 1)  # [2 L]
         place_q, place_k, _ = of_places.unbind(1)  # [2 S, H, K] each
-        to_place = torch.einsum("nhlk,dhk->nhld", q, place_k[self._rows(-ahead)])
-        from_place = torch.einsum("nhlk,dhk->nhld", k, place_q[self._rows(ahead)])
+        to_place = torch.einsum("nhlk,dhk->nhld", q, place_k[self.rows(-ahead)])
+        from_place = torch.einsum("nhlk,dhk->nhld", k, place_q[self.rows(ahead)])
         return skewed(to_place) + skewed(from_place).transpose(2, 3)
-
-    def _rows(self, distance: Tensor) -> Tensor:
-        return bucket_distances(distance, self.buckets, self.positions)
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
         assert places is not None
         q, k, _ = self._qkv(x, None).permute(1, 2, 0, 3)[:, None]  # 3 × [1, H, T, K]
-        of_places, scale = self._qkv(places, None), (3 * self.head_width) ** -0.5
+        of_places = self._qkv(places, None)
         parts = [(q[:, :, s], k[:, :, s]) for s in spans(batch)]
-        return [((a @ b.mT + self._bias(a, b, of_places)) * scale).softmax(-1)[0] for a, b in parts]
+        return [((a @ b.mT + self._bias(a, b, of_places)) * self.scale).softmax(-1)[0] for a, b in parts]
 
 
 def skewed(x: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ class Embeddings(nn.Module):
         width, self.first = config.piece_width, config.first_position
         self.pieces = nn.Embedding(config.vocabulary, width)
         self.segments = nn.Embedding(config.segments, width) if config.segments else None
-        learned = config.place == "learned"
-        self.positions = nn.Embedding(config.positions + self.first, width) if learned else None
+        self.positions = nn.Embedding(config.positions + self.first, width) if config.place == "learned" else None
         self.norm = Norm(width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
         self.widen = nn.Linear(width, config.width) if config.embedding else nn.Identity()

@@ -3,6 +3,7 @@
 T tokens, D width, n sequences of a bucket, L its length, H heads, K head width, G global tokens of a sequence.
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,25 +28,23 @@ class LongAttention(Attention):
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
         if self.choice == "none":
             return super().mixed(x, batch, places)
-        shape = (-1, 3, self.heads, self.head_width)
-        qkv, global_qkv = self.qkv(x).view(shape), self.global_qkv(x).view(shape)
-        chosen = choose_global(batch, self.choice)  # [T]
-        grids = zip(batch.buckets, *(in_grids(one, batch.buckets) for one in (qkv, global_qkv)), strict=True)
-        mixed = [self._attend(near, far, chosen, bucket).transpose(1, 2).flatten(0, 1) for bucket, near, far in grids]
-        return torch.cat(mixed).index_select(0, batch.order)  # [T, H, K]
+        return in_grids(partial(self._attend, choose_global(batch, self.choice)), self._both(x), batch)  # [T, H, K]
 
-    def _attend(self, near: Tensor, far: Tensor, chosen: Tensor, bucket: Bucket) -> Tensor:
+    def _both(self, x: Tensor) -> Tensor:
+        """Queries, keys and values for near, and those for far [T, 6, H, K]."""
+        return torch.cat([self.qkv(x), self.global_qkv(x)], 1).view(-1, 6, self.heads, self.head_width)
+
+    def _attend(self, chosen: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
         """Mixed values of a grid [n, H, L, K]."""
         rate = self.rate if self.training else 0.0
-        q, k, v = near  # [n, H, L, K]
+        q, k, v, *far = grid  # [n, H, L, K] each
         inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
         early = torch.arange(inside.shape[1], 0, -1, device=seen.device)
         most: Any = seen.sum(1).max().clamp(min=1)  # a tensor, which tracing sees
         at = (seen * early).topk(most, dim=1).indices  # [n, G]
         there = seen.gather(1, at)
-        far_k, far_v = _pick(k, at), _pick(v, at)
-        mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (far_k, far_v, there))
+        mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (_pick(k, at), _pick(v, at), there))
         q, k, v = far
         mask = inside[:, None, None]
         everywhere = F.scaled_dot_product_attention(_pick(q, at), k, v, attn_mask=mask, dropout_p=rate)  # [n, H, G, K]
@@ -53,9 +52,8 @@ class LongAttention(Attention):
         return mixed.scatter(2, index, torch.where(there[:, None, :, None], everywhere, _pick(mixed, at)))
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
-        shape, scale = (-1, 3, self.heads, self.head_width), self.head_width**-0.5
-        q, k, _ = self.qkv(x).view(shape).permute(1, 2, 0, 3)  # 3 × [H, T, K]
-        global_q, global_k, _ = self.global_qkv(x).view(shape).permute(1, 2, 0, 3)
+        q, k, _, global_q, global_k, _ = self._both(x).permute(1, 2, 0, 3)  # 6 × [H, T, K]
+        scale = self.head_width**-0.5
         found, chosen = [], choose_global(batch, self.choice)
         for s in spans(batch):
             hidden = self._hidden(s.stop - s.start, x.device) & ~chosen[s]

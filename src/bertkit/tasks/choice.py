@@ -7,7 +7,6 @@ import numpy as np
 
 from bertkit.data.records import Choice
 from bertkit.data.windows import NOTHING, Input, Layout
-from bertkit.errors import DataError
 from bertkit.tasks.metrics import softmax
 from bertkit.tasks.task import Task, check_texts
 from bertkit.text.tokenizer import Tokenizer
@@ -31,10 +30,7 @@ class MultipleChoice(Task):
         options = iter(tokenizer.pieces([option for record in records for option in record.options]))
         units = []
         for record, prompt in zip(records, prompts, strict=True):
-            label, count = record.label, len(record.options)
-            if label is not None and not 0 <= label < count:
-                raise DataError(f"label {label} of {count} options; expected one from 0 on", record.place)
-            target = [NOTHING if label is None else label]
+            target = [NOTHING if record.label is None else record.label]
             joined = [tokenizer.join(prompt, next(options), max_length=self.settings.max_length) for _ in record.options]
             units.append([Input.of(encoding, target) for encoding in joined])
         return units
