@@ -25,7 +25,9 @@ ABSURD = [
     ({"dropout": 1.0}, "dropout is 1.0"),
     ({"dropout": float("nan")}, "dropout is nan"),
     ({"attention_dropout": "0.1"}, "attention_dropout is '0.1'"),
-    ({"norm_epsilon": 0}, "norm_epsilon is 0"),
+    ({"norm_epsilon": 0}, "norm_epsilon is 0; expected a number between 0 and 1"),
+    ({"rotary_base": -1.0}, "rotary_base is -1.0; expected a number between 0 and"),
+    ({"local_rotary_base": "x"}, "local_rotary_base is 'x'"),
     ({"activation": "gelu_tahn"}, 'did you mean "gelu_tanh"'),
     ({"activation": None}, "activation is None"),
 ]

@@ -13,6 +13,7 @@ CHOICES |= dict(global_tokens=("", "none", "first", "question", "options"))
 LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
 LIMITS |= dict(positions=1_048_576, segments=1024, embedding=65_536, first_position=1024)
 LIMITS |= dict(window=1_048_576, global_every=512, buckets=65_536)
+BETWEEN_ZERO_AND = dict(norm_epsilon=1, init_std=1, rotary_base=10**15, local_rotary_base=10**15)
 MAY_BE_ZERO = ("segments", "embedding", "first_position", "window", "global_every")
 
 
@@ -64,9 +65,9 @@ class Config:
         for name in ("dropout", "attention_dropout"):
             if not _is_number(rate := getattr(self, name)) or not 0 <= rate < 1:
                 raise ConfigError(f"{name} is {rate!r}; expected a number from 0 up to, not including, 1")
-        for name in ("norm_epsilon", "init_std"):
-            if not _is_number(value := getattr(self, name)) or not 0 < value < 1:
-                raise ConfigError(f"{name} is {value!r}; expected a number between 0 and 1")
+        for name, most in BETWEEN_ZERO_AND.items():
+            if not _is_number(value := getattr(self, name)) or not 0 < value < most:
+                raise ConfigError(f"{name} is {value!r}; expected a number between 0 and {most:,}")
         for name in ("pooler", "causal", "gated", "bias", "shared", "summary_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected true or false")
