@@ -19,18 +19,14 @@ from bertkit.errors import ArtifactError, BertkitError, ConfigError, WriteError
 def new_file(path: Path | str) -> Iterator[Path]:
     """Yields a path beside `path` to write to; it takes the name when the block ends well."""
     path = Path(path).resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = _beside(path)
-    aside.touch()
-    usual = aside.stat().st_mode  # some libraries make files that only their owner may read
-    try:
+    with _beside(path) as aside:
+        aside.touch()
+        usual = aside.stat().st_mode  # some libraries make files that only their owner may read
         with _room_for(path):
             yield aside
         aside.chmod(usual)
         _flush(aside)
         aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -51,10 +47,8 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     ours = path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
     if path.exists() and not ours:
         raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = _beside(path)
-    aside.mkdir()
-    try:
+    with _beside(path) as aside:
+        aside.mkdir()
         with _room_for(path):
             yield aside
         for file in sorted(aside.rglob("*")):
@@ -62,8 +56,6 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
                 file.chmod(aside.stat().st_mode & 0o666)  # of a folder's usual mode, what files have
                 _flush(file)
         _take_place(aside, path)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def read_json(file: Path, fault: type[BertkitError] = ConfigError) -> dict[str, Any]:
@@ -85,9 +77,15 @@ def checksum(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _beside(path: Path) -> Path:
-    """A name that nobody else has."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A name that nobody else has; what still stands under it afterwards goes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -232,17 +232,17 @@ def begin_with(
     from bertkit.tasks.objectives import JUDGED, OBJECTIVES
     from bertkit.train.run import differences
 
+    found = init if init is None or isinstance(init, Bundle) else load_bundle(init)
+    if found is None or teacher is not None:
+        family, shape = FAMILIES[recipe.family], recipe.config
+    else:
+        family, shape = found.family, found.network.encoder.config.with_(**_dropouts(recipe))
     paired = recipe.pairs != "none"
-    told: Any = dict(generator=recipe.generator) if recipe.objective in JUDGED else dict(next_sentence=paired)
-    config = recipe.config.with_(vocabulary=len(store.tokenizer), pooler=paired)
-    family, found = FAMILIES[recipe.family], init if init is None or isinstance(init, Bundle) else load_bundle(init)
-    if found is not None and teacher is None:
-        family = found.family
-        own = dict(vocabulary=len(store.tokenizer), pooler=paired) | _dropouts(recipe)
-        config = found.network.encoder.config.with_(**own)
+    config = shape.with_(vocabulary=len(store.tokenizer), pooler=paired)
     read = read_config(write_config(config, family), family).with_(pooler=config.pooler)
     if lost := differences(vars(config), vars(read)):
         raise InputError(f"a {family.name} would be read back otherwise: {'; '.join(lost)}; set these so, or another family")
+    told: Any = dict(generator=recipe.generator) if recipe.objective in JUDGED else dict(next_sentence=paired)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)
         network: Any = OBJECTIVES[recipe.objective](config, **told)

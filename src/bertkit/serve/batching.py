@@ -69,7 +69,7 @@ class Batcher:
                 raise QueueFull(f"{self.waiting} texts wait and {self.queue} may; ask again in a moment")
             self._requests.append(request)
             self._changed.notify()
-        request.answers.add_done_callback(lambda answers: self._forget(request) if answers.cancelled() else None)
+        request.answers.add_done_callback(lambda answers: self._drop([request]) if answers.cancelled() else None)
         return request.answers
 
     def close(self) -> None:
@@ -79,9 +79,10 @@ class Batcher:
             self._changed.notify()
         self._worker.join()
 
-    def _forget(self, request: _Request) -> None:
+    def _drop(self, requests: Sequence[_Request]) -> None:
+        gone = set(requests)
         with self._changed:
-            self._requests = [other for other in self._requests if other is not request]
+            self._requests = [request for request in self._requests if request not in gone]
 
     def _work(self) -> None:
         while batch := self._next():
@@ -105,8 +106,7 @@ class Batcher:
         same = [request for request in self._requests if request.question == self._requests[0].question]
         totals = list(accumulate(request.tokens for request in same))
         batch = same[: max(1, bisect_right(totals, self.model.budget))]
-        taken = set(batch)
-        self._requests = [request for request in self._requests if request not in taken]
+        self._drop(batch)
         return batch
 
     def _answer(self, requests: list[_Request]) -> None:

@@ -82,7 +82,7 @@ class Format:
     """How rows are written: as they were read, with the answers' columns behind."""
 
     ending: str
-    names: list[str]
+    names: list[str]  # of all columns
     added: list[str]
     schema: Any = None  # Parquet's
 
@@ -90,13 +90,12 @@ class Format:
         """The bytes of a part; the file's first one begins with the header."""
         if self.ending == ".jsonl":
             return _json_lines(rows)
+        rows = [row | {name: self._cell(name, row[name]) for name in self.added} for row in rows]
         if self.ending == ".parquet":
             arrow, written = _arrow(), io.BytesIO()
-            cells = [row | {name: self._cell(name, row[name]) for name in self.added} for row in rows]
-            arrow.parquet.write_table(arrow.Table.from_pylist(cells, self.schema), written)
+            arrow.parquet.write_table(arrow.Table.from_pylist(rows, self.schema), written)
             return written.getvalue()
-        names = [*self.names, *self.added]
-        lines = [names] * first + [[self._cell(name, row[name]) for name in names] for row in rows]
+        lines = [self.names] * first + [[row[name] for name in self.names] for row in rows]
         return "".join(map(self._line, lines)).encode("utf-8", "surrogateescape")
 
     def _line(self, cells: list[Any]) -> str:
@@ -236,14 +235,15 @@ def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool)
         raise DataError("no usable rows; expected one at least", data)
     found = find_columns(source, list(first))
     source = replace(source, columns=Columns(text=found.text, pair=None if alone else found.pair), kept=[])
-    labels = bundle.task.settings.labels if bundle.task and all_classes and task in ("classification", "multilabel") else ()
-    added = [PREFIX + name for name in (*NAMES[task].split(), *(f"probability_{label}" for label in labels))]
+    labels = bundle.task.settings.labels if bundle.task else ()
+    shown = labels if all_classes and task in ("classification", "multilabel") else ()
+    added = [PREFIX + name for name in (*NAMES[task].split(), *(f"probability_{label}" for label in shown))]
     if clash := [name for name in added if name in first]:
         raise DataError(f'the column "{clash[0]}" is there already; rename it', data)
-    told = bundle.task.settings.labels if bundle.task and data.suffix.lower() == ".tsv" else ()
-    if uncut := [label for label in told if set(label) & set("\t\r\n")]:
+    ending, uncut = data.suffix.lower(), [label for label in labels if set(label) & set("\t\r\n")]
+    if ending == ".tsv" and uncut:
         raise InputError(f"the label {uncut[0]!r} does not fit into a cell of a .tsv; give the rows as .csv")
-    return source, Format(data.suffix.lower(), list(first), added, _schema(data, added))
+    return source, Format(ending, [*first, *added], added, _schema(data, added))
 
 
 def _schema(data: Path, added: list[str]) -> Any:

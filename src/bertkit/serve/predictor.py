@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -161,8 +160,7 @@ class Model:
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
         self.need("next", "next")
-        _check_pairs(a, b)
-        check_texts([Record(*both) for both in zip(a, b, strict=True)], "text", "pair")
+        check_texts([Record(*both) for both in _paired(a, b)], "text", "pair")
         encodings = self.encode_texts(a, b, truncate=truncate)
         return np.array(self.each("judging", encodings, lambda b: softmax(self.runner.next_logits(b))[:, 0]), np.float32)
 
@@ -172,9 +170,7 @@ class Model:
             return self.classify([texts], None if pairs is None else [pairs])[0]
         texts = list(texts)
         pairs = [None] * len(texts) if pairs is None else pairs
-        _check_pairs(texts, pairs)
-        records = [Record(text, pair) for text, pair in zip(texts, pairs, strict=True)]
-        return self.answer(records, *JUDGED)
+        return self.answer([Record(*both) for both in _paired(texts, pairs)], *JUDGED)
 
     @overload
     def tag(self, texts: str) -> list[Entity]: ...  # type: ignore[overload-overlap]
@@ -203,8 +199,7 @@ class Model:
         """The part of the context that answers the question; "" where the model says that there is none."""
         if isinstance(question, str):
             return self.ask([question], [context])[0]
-        _check_pairs(question, context)
-        return self.answer([Question(*both) for both in zip(question, context, strict=True)], "qa")
+        return self.answer([Question(*both) for both in _paired(question, context)], "qa")
 
     def choose(self, prompt: str, options: Sequence[str]) -> Chosen:
         """Which of the options goes with the prompt."""
@@ -335,10 +330,12 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
     return [(begin, behind_marks(text, end)) for begin, end in zip(pieces.offsets[begins, 0].tolist(), ends, strict=True)]
 
 
-def _check_pairs(first: Sequence[Any], second: Any) -> None:
+def _paired(first: Sequence[Any], second: Any) -> Iterable[tuple[Any, Any]]:
+    """Each with its partner."""
     if isinstance(second, str) or second is None or len(first) != len(second):
         found = "a single text" if isinstance(second, str) else 0 if second is None else len(second)
         raise InputError(f"{len(first)} texts cannot pair with {found}; give one partner to each")
+    return zip(first, second, strict=True)
 
 
 def _entities(text: str, words: Spans, answer: Tagged) -> list[Entity]:
@@ -365,5 +362,4 @@ def _shapes(budget: int, positions: int, crowding: float) -> Shapes:
 
 def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:
     """The rows of each sequence."""
-    bounds = batch.boundaries.tolist()
-    return [rows[begin:end].copy() for begin, end in pairwise(bounds)]
+    return [part.copy() for part in np.split(rows, np.asarray(batch.boundaries)[1:-1])]
