@@ -1,7 +1,9 @@
 """Recorded steps: the same losses as without, dropout and several rows a step included, and taken up bit for bit."""
 
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,29 +86,76 @@ def test_a_recorded_run_is_taken_up_bit_for_bit(tmp_path):
         torch.testing.assert_close(parameter, whole.network.get_parameter(name), rtol=0, atol=0)
 
 
-@on_cuda
-def test_recording_leaves_no_trace():
-    """Gradients that were there stay, and a second row adds to the first."""
-    weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+class Row:
+    def __init__(self, ids):
+        self.ids = ids
+
+    def map(self, change):
+        return Row(change(self.ids))
+
+
+class Played:
+    """Stands in for a CUDA graph where there is none: a replay computes again what was recorded, from the same places into
+    the same places, whatever the parameters' gradients are meanwhile."""
+
+    @contextmanager
+    def record(self):
+        self.before = [parameter.grad for parameter in self.parameters]
+        yield
+        self.gradients = [parameter.grad for parameter in self.parameters]
+
+    def replay(self):
+        now = [parameter.grad for parameter in self.parameters]
+        for parameter, gradient in zip(self.parameters, self.before, strict=True):
+            parameter.grad = gradient
+        self.sums.copy_(self.compute())
+        for parameter, place, gradient in zip(self.parameters, self.gradients, now, strict=True):
+            if place is not None:
+                place.copy_(parameter.grad)
+            parameter.grad = gradient
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """A GPU, or what Recorder asks of one."""
+    if torch.cuda.is_available():
+        return "cuda"
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_: SimpleNamespace(wait_stream=lambda other: None))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Played)
+    monkeypatch.setattr(torch.cuda, "graph", Played.record)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    return "cpu"
+
+
+def test_recording_leaves_no_trace(device, monkeypatch):
+    """Gradients that were there stay, a second row adds to the first, and after a step a row begins anew; what has no
+    gradient gets none."""
+    weight, other, aside = (torch.nn.Parameter(torch.ones(3, device=device)) for _ in range(3))
     weight.grad = torch.full_like(weight, 10.0)
 
     def backward(row, shares):
-        total = (weight * row.ids).sum()
-        (total * shares.sum()).backward()
-        return total.detach()
+        def compute():
+            total = (weight * (row.ids if len(row.ids) == 3 else row.ids[:3] * other)).sum()
+            (total * shares.sum()).backward()
+            return total.detach()
 
-    class Row:
-        def __init__(self, ids):
-            self.ids = ids
+        sums = compute()
+        Played.parameters, Played.compute, Played.sums = [weight, other, aside], staticmethod(compute), sums
+        return sums
 
-        def map(self, change):
-            return Row(change(self.ids))
-
-    recorder = Recorder(backward, [weight])
+    recorder = Recorder(backward, [weight, other, aside])
     for factor in (1.0, 2.0):
         assert recorder(Row(factor * torch.arange(3.0)), torch.tensor([2.0])).item() == 3 * factor
     assert weight.grad.tolist() == [10.0, 16.0, 22.0]
+    weight.grad = None
+    recorder(Row(torch.arange(3.0)), torch.tensor([1.0]))
+    assert weight.grad.tolist() == [0.0, 1.0, 2.0] and other.grad is None
     assert len(recorder.recordings) == 1
+    recorder(Row(torch.arange(4.0)), torch.tensor([1.0]))
+    assert weight.grad.tolist() == [0.0, 2.0, 4.0] and other.grad.tolist() == [0.0, 1.0, 2.0] and aside.grad is None
+    assert len(recorder.recordings) == 2
 
 
 def test_the_tensors_of_a_row_come_in_order(tmp_path):

@@ -110,7 +110,7 @@ class Trainer:
         self.network = (deepcopy(job.network) if job.shard else job.network).to(job.device).train()
         self.names: tuple[str, ...] = job.network.names
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
-        self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share, keep=recipe.graphs)
+        self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share)
         self.backward = Recorder(self._backward, self.network.parameters()) if recipe.graphs else self._backward
         self.phase, self.started, self.untimed = -1, 0.0, 0.0  # the clock stands during a phase's first step, which compiles
         self.kept = time.monotonic()  # when the last checkpoint was written

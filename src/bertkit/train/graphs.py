@@ -1,8 +1,8 @@
 """A row's gradients as a CUDA graph: recorded once for each shape of rows, then replayed with one launch.
 
-With small batches a GPU waits for Python, kernel by kernel; what was recorded does not come by Python again. Parameters and
-their gradients stay where they lay when it was recorded, and each row is copied to where that one lay. Dropout goes on
-following torch's seed.
+With small batches a GPU waits for Python, kernel by kernel; what was recorded does not come by Python again. Parameters stay
+where they lay when it was recorded, each row is copied to where that one lay, and gradients are written where that one's
+were: nothing is added to them but those of a step's other rows. Dropout goes on following torch's seed.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 Backward = Callable[[Any, Tensor], Tensor]  # a row and a tensor of settings, to the row's sums; gradients are added up
+Gradient = Tensor | None
 
 
 @dataclass(frozen=True)
 class Recording:
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]  # where it reads
-    sums: Tensor  # where it writes, beside the gradients
+    sums: Tensor  # where it writes
+    gradients: list[Gradient]  # likewise
 
 
 class Recorder:
@@ -32,33 +34,40 @@ class Recorder:
     def __call__(self, row: Any, shares: Tensor) -> Tensor:
         tensors = [*tensors_of(row), shares]
         shape = tuple(tensor.shape for tensor in tensors)
+        before = [None if gradient is None else gradient.clone() for gradient in self._taken()]
         if shape not in self.recordings:
             self.recordings[shape] = self._record(row, shares)
         recording = self.recordings[shape]
         for mine, given in zip(recording.inputs, tensors, strict=True):
             mine.copy_(given.pin_memory(), non_blocking=True)
         recording.graph.replay()
+        for parameter, gradient, more in zip(self.parameters, recording.gradients, before, strict=True):
+            parameter.grad = more if gradient is None else gradient if more is None else gradient.add_(more)
         return recording.sums
+
+    def _taken(self) -> list[Gradient]:
+        """All gradients, which the parameters lose: the next ones are written, not added to them."""
+        found = [parameter.grad for parameter in self.parameters]
+        for parameter in self.parameters:
+            parameter.grad = None
+        return found
 
     def _record(self, row: Any, shares: Tensor) -> Recording:
         """Runs a few times first, as whatever is set up on first use must not be recorded; that leaves no trace."""
         device = self.parameters[0].device
         row, shares = row.map(lambda tensor: tensor.to(device)), shares.to(device)
-        before = [None if p.grad is None else p.grad.clone() for p in self.parameters]
         beside = torch.cuda.Stream(device)
         beside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(beside):
             for _ in range(3):
                 self.backward(row, shares)
+                self._taken()
         torch.cuda.current_stream(device).wait_stream(beside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             sums = self.backward(row, shares)
-        for parameter, gradient in zip(self.parameters, before, strict=True):
-            if parameter.grad is not None:
-                parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
         torch.manual_seed(torch.initial_seed())  # back to where the seed was
-        return Recording(graph, [*tensors_of(row), shares], sums)
+        return Recording(graph, [*tensors_of(row), shares], sums, self._taken())
 
 
 def tensors_of(row: Any) -> list[Tensor]:

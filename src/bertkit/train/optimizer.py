@@ -36,9 +36,8 @@ class Alike(NamedTuple):
 class Optimizers:
     """Steps all parameters; what is remembered of each is a table of named tensors."""
 
-    def __init__(self, network: nn.Module, settings: Optimizer, *, share: Share = full, keep: bool = False):
-        """`keep` leaves gradients in their place."""
-        self.settings, self.keep = settings, keep
+    def __init__(self, network: nn.Module, settings: Optimizer, *, share: Share = full):
+        self.settings = settings
         self.names: dict[Tensor, str] = {p: name for name, p in network.named_parameters() if p.requires_grad}
         self.groups = defaultdict[Alike, list[Tensor]](list)
         for parameter, name in self.names.items():
@@ -60,15 +59,12 @@ class Optimizers:
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
-        """One step at a share of the peak learning rates."""
+        """One step at a share of the peak learning rates; the gradients are gone after it."""
         for alike, parameters in self.groups.items():
             if moved := [parameter for parameter in parameters if parameter.grad is not None]:
                 (self._muon if alike.kind == "muon" else self._adamw)(moved, alike.decay, factor * alike.share)
-        if self.keep:
-            torch._foreach_zero_(_gradients(self.names))
-        else:
-            for parameter in self.names:
-                parameter.grad = None
+        for parameter in self.names:
+            parameter.grad = None
 
     def _adamw(self, parameters: list[Tensor], decay: float, factor: float) -> None:
         chosen, kept = self.settings, [self._kept(parameter, "exp_avg", "exp_avg_sq", "step") for parameter in parameters]
