@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -110,7 +111,7 @@ def make_systems(model: Path, folder: Path, some: list[str]) -> dict[str, Embed]
     }
 
 
-def asked(model: Path, **how: str) -> Embed:
+def asked(model: Path, **how: Any) -> Embed:
     loaded = bertkit.load(model, **how)
     return lambda texts: loaded.embed(texts, pooling="mean", normalize=False)
 
@@ -179,7 +180,9 @@ def export_theirs(model, file: Path, tokenizer, some: list[str]) -> None:
     plain.load_state_dict(model.state_dict())
     axes = {name: {0: "batch", 1: "length"} for name in (*names, "states")}
     grid = torch.ones(2, 8, dtype=torch.long)
-    options = dict(input_names=names, output_names=["states"], dynamic_axes=axes, opset_version=17, dynamo=False)
+    options: dict[str, Any] = dict(
+        input_names=names, output_names=["states"], dynamic_axes=axes, opset_version=17, dynamo=False
+    )
     torch.onnx.export(Wrapped(plain, names), (grid,) * len(names), str(file), **options)
     only = {"MatMulConstBOnly": True}
     dynamic, static = file.with_stem("theirs-dynamic"), file.with_stem("theirs-static")

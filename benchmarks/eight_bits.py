@@ -89,7 +89,7 @@ def draw(curves: list[dict[int, dict]], options: argparse.Namespace) -> None:
 
     _, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for precision, found, line in zip(PRECISIONS, curves, ("-", "--"), strict=True):
-        axes.plot(found.keys(), [row["masked_loss"] for row in found.values()], line, label=precision)
+        axes.plot(list(found), [row["masked_loss"] for row in found.values()], line, label=precision)
     axes.set(xlabel="step", ylabel="masked loss", title=f"BERT-{options.size}, {options.tokens:,} tokens a step")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)

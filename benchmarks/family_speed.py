@@ -120,7 +120,7 @@ def train_theirs(name: str, config, length: int, options, device: torch.device) 
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return timed(step, options.steps, device, np.mean([int(grid["attention_mask"].sum()) for grid in grids]))
+    return timed(step, options.steps, device, float(np.mean([int(grid["attention_mask"].sum()) for grid in grids])))
 
 
 def grid_of(row, name: str) -> dict[str, torch.Tensor]:
@@ -184,7 +184,7 @@ def windows(length: int, device: torch.device) -> dict:
     batch = lay([np.ones(length, np.int64)] * (32_768 // length)).map(torch.from_numpy).to(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     qkv = torch.randn(32_768, 3, 12, 64, device=device, dtype=dtype, requires_grad=True)
-    row = {"length": length}
+    row = dict[str, float](length=length)
     for name, window in (("window 64", 64), ("window 256", 256), ("full", 0)):
 
         def step(index: int, window: int = window) -> None:

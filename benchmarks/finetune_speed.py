@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -186,7 +187,7 @@ def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
 
 def score(network, task, source, dev, device) -> dict[str, float]:
     network, cuda = network.to(device).eval(), device.type == "cuda"
-    options = dict(precision="bf16" if cuda else "fp32", budget=16_384 if cuda else 4096)
+    options: dict[str, Any] = dict(precision="bf16" if cuda else "fp32", budget=16_384 if cuda else 4096)
     answers = list(answer_records([network], task, source.tokenizer, dev, device, **options))
     return {f"dev {task.headline}": 100 * task.score(dev, answers)[task.headline]}
 

@@ -15,6 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -49,7 +50,8 @@ def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
     for late in (False, True):
         wave = [plan for plan in plans if (plan[0] in LONG) == late and plan not in runs]
         with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(max(1, options.at_once // (1 + late))) as pool:
-            runs |= zip(wave, pool.map(lambda plan, to=Path(scratch): tune(*plan, options, to), wave), strict=True)
+            run = partial(tune, options=options, scratch=Path(scratch))
+            runs |= zip(wave, pool.map(lambda plan, run=run: run(*plan), wave), strict=True)
     rows = [best_row(name, [runs[plan] for plan in plans if plan[0] == name]) for name in names]
     if set(GLUE6) <= set(names):
         score = mean(row["dev"] for row in rows if row["set"] in GLUE6)

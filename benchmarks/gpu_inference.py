@@ -6,6 +6,8 @@ paragraphs of SQuAD. transformers gets them sorted by length, padded to a multip
 
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,7 +71,7 @@ def ours(runner: Runner, budget: int) -> Read:
     """In batches of so many tokens, or of as many as the runner would take."""
     budget = budget or runner.budget
     shapes = Shapes(budget, (32, 64, 128, 256, LONGEST), 3.0) if runner.compiled else None
-    cut = dict(budget=budget, shapes=shapes, grids=runner.grids, threads=threads_for(runner.device))
+    cut: dict[str, Any] = dict(budget=budget, shapes=shapes, grids=runner.grids, threads=threads_for(runner.device))
     return lambda texts: list(batches(texts, None, lambda batch: runner.pooled(batch, "mean"), **cut))
 
 
@@ -79,7 +81,7 @@ def best(model, texts: list[np.ndarray]) -> Read:
     found = {}
     for size in (32, 128, 512):
         padded(model, some, size)
-        found[size] = seconds(lambda part, size=size: padded(model, part, size), some)
+        found[size] = seconds(partial(padded, model, size=size), some)
     chosen = min(found, key=lambda size: found[size])
     return lambda texts: padded(model, texts, chosen)
 

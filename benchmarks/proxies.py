@@ -11,7 +11,6 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
-from types import SimpleNamespace
 
 import torch
 from glue import tune
@@ -76,9 +75,9 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict:
         print(f"{name}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
         return {"arm": name, "loss at 15%": float("nan")} | dict.fromkeys([*options.tasks.split(","), "mean"], float("nan"))
     row = {"arm": name, "loss at 15%": held_out_loss(folder / "model", options.store)}
-    how = SimpleNamespace(model=str(folder / "model"), tune=[], small_epochs=5)
-    row |= {task: tune(task, "3e-5", 0, how, folder)["score"] for task in options.tasks.split(",")}
-    row["mean"] = mean(row[task] for task in options.tasks.split(","))
+    how = argparse.Namespace(model=str(folder / "model"), tune=[], small_epochs=5, long_epochs=0, log="")
+    scores = {task: tune(task, "3e-5", 0, how, folder)["score"] for task in options.tasks.split(",")}
+    row |= scores | {"mean": mean(scores.values())}
     print(row, flush=True)
     return row
 

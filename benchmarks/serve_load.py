@@ -152,6 +152,13 @@ def memory(process: subprocess.Popen) -> int:
     return int(status.split("VmRSS:")[1].split()[0]) // 1024
 
 
+def keep_watch(process: subprocess.Popen, held: list[int], pause: float) -> None:
+    """What it holds, six times."""
+    for _ in range(6):
+        time.sleep(pause)
+        held.append(memory(process))
+
+
 def start(model: str, *options: str) -> tuple[subprocess.Popen, int]:
     port = free_port()
     command = [sys.executable, "-m", "bertkit", "serve", f"model={model}", "--port", str(port), *options]
@@ -182,7 +189,7 @@ def main() -> None:
     stop(process)
     process, port = start(told.model, "--precision", told.precision, "--queue", str(told.clients))
     held = [memory(process)]
-    watch = Thread(target=lambda: [time.sleep(told.seconds / 6) or held.append(memory(process)) for _ in range(6)])
+    watch = Thread(target=keep_watch, args=(process, held, told.seconds / 6))
     watch.start()
     rows.append(measure("bertkit, overload", port, same, 4 * told.clients, told.seconds, truth))
     watch.join()

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from measure import arguments, data, report
 
@@ -37,10 +38,10 @@ def main() -> None:
 def timed(words: list[str], caches: Path) -> dict[str, float]:
     """Runs the command until it has told of LATER steps, then kills it with all that it started."""
     places = dict(TORCHINDUCTOR_CACHE_DIR=str(caches / "inductor"), TRITON_CACHE_DIR=str(caches / "triton"))
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     begun, lines, times = time.monotonic(), [], []
     with subprocess.Popen(words, env=os.environ | places, start_new_session=True, **pipes) as command:
-        for line in command.stdout:
+        for line in command.stdout or ():
             lines.append(line)
             times += [time.monotonic() - begun] * line.startswith("step ")
             if len(times) == LATER:
