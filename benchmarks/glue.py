@@ -92,7 +92,7 @@ def arguments() -> argparse.Namespace:
 
 def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", default="3e-5", help="learning rates, with commas between")
+    parser.add_argument("--rates", default="", help="learning rates, with commas between; without, what suits the model")
     parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
     parser.add_argument(
         "--long_epochs", type=int, default=0, help="of SQuAD and HellaSwag; 0 for the published three or two"
@@ -119,7 +119,8 @@ def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: 
     out = scratch / f"{name.replace('/', '-')}-{rate}-{seed}"
     words = ["finetune", name, "--model", options.model, "--data-dir", str(data() / "tasks"), "--out", str(out)]
     epochs = options.small_epochs if name in SMALL else options.long_epochs if name in LONGEST else 0
-    settings = [f"optimizer.lr={rate}", f"seed={seed}", *([f"epochs={epochs}"] if epochs else []), *options.tune]
+    given = {"optimizer.lr": rate, "seed": seed or "", "epochs": epochs or ""}
+    settings = [*(f"{name}={value}" for name, value in given.items() if value), *options.tune]
     words += [word for one in settings for word in ("--set", one)]
     done = subprocess.run([sys.executable, "-m", "bertkit", *words], capture_output=True, text=True)
     found = {"of": told_of(options), "set": name, "rate": rate, "seed": seed}

@@ -76,7 +76,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict:
         return {"arm": name, "loss at 15%": float("nan")} | dict.fromkeys([*options.tasks.split(","), "mean"], float("nan"))
     row = {"arm": name, "loss at 15%": held_out_loss(folder / "model", options.store)}
     how = argparse.Namespace(model=str(folder / "model"), tune=[], small_epochs=5, long_epochs=0, log="")
-    scores = {task: tune(task, "3e-5", 0, how, folder)["score"] for task in options.tasks.split(",")}
+    scores = {task: tune(task, "", 0, how, folder)["score"] for task in options.tasks.split(",")}
     row |= scores | {"mean": mean(scores.values())}
     print(row, flush=True)
     return row

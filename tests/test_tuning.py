@@ -13,6 +13,7 @@ from support.records import RECORDS, SENTENCES
 from tasks.test_task import WORDS
 
 import bertkit
+from bertkit.bundle.bundle import load_bundle
 from bertkit.data.readers import Columns, Table
 from bertkit.data.records import Record, part
 from bertkit.data.sets import SETS, find_file
@@ -165,6 +166,18 @@ def test_another_task_first(model, reviews, tmp_path):
     tune(model, tmp_path / "first", reviews)
     results = tune(tmp_path / "first" / "model", tmp_path / "second", reviews)
     assert results["model"].endswith("model")
+
+
+def test_who_judged_pieces_is_tuned_as_electra_was_unless_told(model, reviews, tmp_path):
+    judge = load_bundle(model)
+    judge.provenance = {"source": "a test", "objective": "replaced"}
+    judge.save(tmp_path / "judge")
+    quick = dict(settings=["steps=1", "task.max_length=32"])
+    plain, judged = (tune(one, tmp_path / f"{i}", reviews, **quick)["settings"] for i, one in enumerate((model, judge)))
+    assert (plain["layer_decay"], judged["layer_decay"]) == (1.0, 0.8)
+    assert judged["optimizer"]["lr"] / plain["optimizer"]["lr"] == pytest.approx(1e-4 / 3e-5)
+    again = tune(tmp_path / "1/model", tmp_path / "again", reviews, settings=[*quick["settings"], "lr=3e-5"])["settings"]
+    assert again["layer_decay"] == 0.8 and again["optimizer"]["lr"] == plain["optimizer"]["lr"]
 
 
 def test_evaluation_of_a_file(model, reviews, tmp_path):

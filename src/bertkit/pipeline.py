@@ -251,7 +251,8 @@ def begin_with(
     if teacher is not None:
         network = Distilled(network, teacher.network)
     begun = init.provenance["source"] if isinstance(init, Bundle) else str(init or "")
-    provenance = {"source": f"bertkit pretrain, recipe {recipe.name}", "store": store.manifest["settings"], "init": begun}
+    made = {"source": f"bertkit pretrain, recipe {recipe.name}", "objective": recipe.objective}
+    provenance = made | {"store": store.manifest["settings"], "init": begun}
     recipe = replace(recipe, config=config, family=family.name)
     return Bundle(network.kept, store.tokenizer, family, provenance), network, recipe
 

@@ -22,6 +22,7 @@ from bertkit.model.device import PROCESSOR_ROW, find_device, quick_precision
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.distillation import DistilledTask
+from bertkit.tasks.objectives import JUDGED
 from bertkit.tasks.task import TaskSettings
 from bertkit.train.finetuning import check_fits, tuned_network, tuning_job
 from bertkit.train.fit import fit
@@ -86,7 +87,7 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    recipe = _settled(recipe, data.train.records, where, settings, teacher)
+    recipe = _settled(recipe, data.train.records, where, [*usual_settings(source), *settings], teacher)
     kind = TASKS[recipe.task.task]
     if what not in SETS:
         kind(recipe.task).units(data.dev.records, source.tokenizer)  # labels that training does not know are told now
@@ -131,7 +132,8 @@ class Tuner:
         task = TASKS[recipe.task.task](recipe.task)
         network = tuned_network(recipe, task, source.network, train, source.task)
         told = {"source": f"bertkit finetune {data.name}", "model": self.model}
-        provenance = told | {"train": data.about["train"]["fingerprint"]}
+        before = {name: value for name, value in source.provenance.items() if name == "objective"}
+        provenance = before | told | {"train": data.about["train"]["fingerprint"]}
         bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
         learner = DistilledTask(network, self.teacher.network.to(self.device)) if self.teacher else network
         job = tuning_job(plan.run, recipe, task, learner, source.tokenizer, train, dev, self.device, bundle.save)
@@ -218,6 +220,13 @@ def recipe_of(name: str) -> Tuning:
     task = replace(task, metrics=metrics, context=chosen.task == "tagging")
     base = Tuning(name=name, task=task, epochs=chosen.epochs, batch=chosen.batch)
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
+
+
+def usual_settings(source: Bundle) -> list[str]:
+    """What to tune a model with, unless told: the paper's, but for one that judged pieces, which learns best as ELECTRA did,
+    the upper blocks fast, the lower ones slowly (Clark et al., 2020)."""
+    judged = source.family.name == "electra" or source.provenance.get("objective") in JUDGED
+    return ["lr=1e-4", "layer_decay=0.8"] if judged else []
 
 
 def _settled(
