@@ -17,8 +17,9 @@ def show_nothing(done: float, note: str = "") -> None:
 
 
 @contextmanager
-def bar(title: str, total: float, unit: str = "") -> Iterator[Show]:
-    """Yields a function that takes how much of `total` is done so far; bytes are shown as such."""
+def bar(title: str, total: float | None = None, unit: str = "") -> Iterator[Show]:
+    """Yields a function that takes how much of `total` is done so far; bytes are shown as such. Without a total the bar only
+    moves."""
     if not sys.stderr.isatty():
         yield show_nothing
         return
@@ -32,15 +33,3 @@ def bar(title: str, total: float, unit: str = "") -> Iterator[Show]:
     with progress.Progress(*columns, console=Console(stderr=True)) as live:
         task = live.add_task(title, total=total)
         yield lambda done, note="": live.update(task, completed=done, description=f"{title} {note}".rstrip())
-
-
-@contextmanager
-def spinner(title: str) -> Iterator[None]:
-    """For work whose length cannot be told."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(title):
-        yield
