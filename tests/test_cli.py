@@ -141,6 +141,9 @@ def test_prepare_and_pretrain(tmp_path, tokenizer):
     assert "60 documents, " in run(*arguments).stdout
     assert json.loads(run(*arguments, "--json").stdout)["documents"] == 60
     assert "checksums    right" in run("info", tmp_path / "s").stdout
+    (tmp_path / "thai.txt").write_text("ฉันรักแมว " * 100)
+    foreign = run("prepare", tmp_path / "thai.txt", "--tokenizer", tmp_path / "t", "--out", tmp_path / "f")
+    assert "100.00% of the tokens are unknown to the tokenizer" in foreign.stdout
     train = ("pretrain", tmp_path / "s", "--recipe", "demo", "--out", tmp_path / "r", "--device", "cpu", "--set", "steps=2")
     assert "held_out_loss" in json.loads(run(*train, "--json").stdout)
     assert "held out loss" in run(*train).stdout
