@@ -83,9 +83,7 @@ def prepare(
     yield f"{facts['documents']:,} documents, {facts['sentences']:,} sentences, {facts['tokens']:,} tokens → {out}"
     if store.unknown:
         yield f"{store.unknown:.2%} of the tokens are unknown to the tokenizer"
-    for reason, count in facts["dropped"].items():
-        if count:
-            yield f"{count:,} left out: {reason}"
+    yield from (f"{count:,} left out: {reason}" for reason, count in facts["dropped"].items() if count)
     if sum(facts["dropped"].values()) > facts["dropped"].get("bad lines", 0):
         yield f"each of them is listed in {out / 'dropped.jsonl'}"
 

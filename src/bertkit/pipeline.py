@@ -88,7 +88,7 @@ def pretrain(
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
         most = min(map(int, world.gather(str(tokens_at_once(where, chosen.precision, chosen.config)))))
-        rows = chosen.row_tokens or rows_of(run, chosen.batch_tokens)
+        rows = chosen.row_tokens or rows_of(run, chosen.batch_tokens, world.size)
         chosen = with_rows(replace(chosen, row_tokens=rows), most, world.size)
         if teacher is not None:
             teacher.network.to(where)

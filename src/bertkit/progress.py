@@ -1,15 +1,10 @@
 """One look for all long work: a bar with the rate and the time left, on a terminal's standard error only."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
-
-class Show(Protocol):
-    """Takes how much is done so far, and a word on it."""
-
-    def __call__(self, done: float, note: str = "") -> None: ...
+Show = Callable[..., None]  # takes how much is done so far, and maybe a word on it
 
 
 def show_nothing(done: float, note: str = "") -> None:

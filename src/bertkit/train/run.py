@@ -25,10 +25,11 @@ def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
     return json.dumps(new, indent=2) + "\n"
 
 
-def rows_of(run: Path, batch_tokens: int) -> int:
-    """How many tokens the rows of a run have that was begun, maybe on another device; 0 if none was or they do not fit."""
+def rows_of(run: Path, batch_tokens: int, ranks: int = 1) -> int:
+    """How many tokens the rows of a run have that was begun, maybe on another device; 0 if none was, or if they do not make
+    a batch of as many for each rank."""
     rows: int = read_json(run / "recipe.json", TrainingError).get("recipe", {}).get("row_tokens", 0)
-    return 0 if batch_tokens % (rows or 1) else rows
+    return 0 if batch_tokens % (rows * ranks or 1) else rows
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
