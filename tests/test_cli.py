@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from support.stories import stories
 
+import bertkit
+
 VERBS = ["demo", "vocab", "prepare", "pretrain", "fill", "embed", "features", "next", "convert", "info"]
 
 
@@ -79,6 +81,14 @@ def test_bad_corpora_write_nothing(tmp_path):
         in run("vocab", tmp_path / "corpus.txt", "--size", 60, "--out", tmp_path / "t", "--bad", "skip").stdout
     )
     assert "too long" in complaint("vocab", tmp_path / "corpus.txt", "--max-line", 10, "--out", tmp_path / "u")
+
+
+def test_fill_shows_byte_level_pieces_as_they_read(tmp_path):
+    (tmp_path / "a.txt").write_text("Мара читает книгу. " * 50)
+    tokenizer = bertkit.learn_vocabulary([tmp_path / "a.txt"], 400, tmp_path / "t", kind="bpe").tokenizer
+    bertkit.create("tiny", tokenizer).save(tmp_path / "m")
+    told = run("fill", "Мара [MASK]", "-m", tmp_path / "m", "--top", len(tokenizer)).stdout
+    assert " книгу " in told and "Ġ" not in told
 
 
 def test_fill(folder):

@@ -43,9 +43,6 @@ class Unit:
     dropped: list[dict[str, str]]
 
 
-Encoded = tuple[Piece, int, list[dict[str, str]]]  # a unit's piece of the store, and what else the unit said
-
-
 @dataclass
 class Progress:
     """How far a store has come: what a stopped run goes on from."""
@@ -64,7 +61,7 @@ class UnitEncoder:
         self.encoder = CorpusEncoder(tokenizer, memo_bytes=MEMO)
         self.dtype = id_dtype(tokenizer)
 
-    def __call__(self, unit: Unit) -> Encoded:
+    def __call__(self, unit: Unit) -> tuple[Piece, int, list[dict[str, str]]]:
         sentences = [split_sentences(document.text) for document in unit.documents]
         blank = " " * (self.encoder.tokenizer.kind == "bpe")  # byte-level pieces know the space before them
         ids, bounds = self.encoder.encode([blank * (i > 0) + text for texts in sentences for i, text in enumerate(texts)])
@@ -161,7 +158,7 @@ def _dropped(reason: str, document: Document) -> dict[str, str]:
     return {"reason": reason, "place": f"{document.path.name}:{document.line}", "begins": document.text[:80]}
 
 
-def _write_shards(out: Path, progress: Progress, pieces: Iterator[Encoded], corpus: Corpus, shard_tokens: int) -> None:
+def _write_shards(out: Path, progress: Progress, pieces: Iterator[Any], corpus: Corpus, shard_tokens: int) -> None:
     waiting, read, dropped = list[Piece](), progress.read, list[dict[str, str]]()
     with bar("preparing", corpus.size, "bytes") as show:
         for piece, read, new in pieces:
