@@ -5,8 +5,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bertkit.atomic import new_file, new_folder, write_text
-from bertkit.errors import ArtifactError, WriteError
+from bertkit.atomic import alone, is_empty, new_file, new_folder, write_text
+from bertkit.errors import ArtifactError, InputError, WriteError
 
 
 def test_a_file_appears_only_when_whole(tmp_path):
@@ -88,3 +88,19 @@ def test_links_are_followed_and_the_folder_one_is_in_stays(tmp_path, monkeypatch
     with pytest.raises(ArtifactError, match="the folder you are in"), new_folder(".", marker="m"):
         pass
     assert (tmp_path / "real" / "m").read_text() == "new"
+
+
+def test_one_run_at_a_time_writes_to_a_folder_and_clears_what_killed_ones_left(tmp_path):
+    folder = tmp_path / "a" / "run"
+    assert is_empty(folder)
+    with alone(folder):
+        assert is_empty(folder)
+        with pytest.raises(InputError, match=r"another run writes to .*run; wait for it"), alone(folder):
+            pass
+    (folder / ".best.0123456789abcdef").mkdir()
+    (folder / ".best.0123456789abcdef" / "weights").touch()
+    for name in (".00000.ids.fedcba9876543210", ".best.0123456789abcdef.old", ".git", "model"):
+        (folder / name).touch()
+    assert not is_empty(folder)
+    with alone(folder):
+        assert {path.name for path in folder.iterdir()} == {".lock", ".best.0123456789abcdef.old", ".git", "model"}

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from support.stories import stories
 
+import bertkit
+
 VERBS = ["demo", "vocab", "prepare", "pretrain", "fill", "embed", "features", "next", "convert", "info"]
 
 
@@ -81,6 +83,14 @@ def test_bad_corpora_write_nothing(tmp_path):
     assert "too long" in complaint("vocab", tmp_path / "corpus.txt", "--max-line", 10, "--out", tmp_path / "u")
 
 
+def test_fill_shows_byte_level_pieces_as_they_read(tmp_path):
+    (tmp_path / "a.txt").write_text("Мара читает книгу. " * 50)
+    tokenizer = bertkit.learn_vocabulary([tmp_path / "a.txt"], 400, tmp_path / "t", kind="bpe").tokenizer
+    bertkit.create("tiny", tokenizer).save(tmp_path / "m")
+    told = run("fill", "Мара [MASK]", "-m", tmp_path / "m", "--top", len(tokenizer)).stdout
+    assert " книгу " in told and "Ġ" not in told
+
+
 def test_fill(folder):
     assert "mara is a [MASK]" in run("fill", "mara is a [MASK]", "-m", folder).stdout
     answer = json.loads(run("fill", "a [MASK] b [MASK]", "[MASK]", "-m", folder, "--top", 2, "--json").stdout)
@@ -141,6 +151,9 @@ def test_prepare_and_pretrain(tmp_path, tokenizer):
     assert "60 documents, " in run(*arguments).stdout
     assert json.loads(run(*arguments, "--json").stdout)["documents"] == 60
     assert "checksums    right" in run("info", tmp_path / "s").stdout
+    (tmp_path / "thai.txt").write_text("ฉันรักแมว " * 100)
+    foreign = run("prepare", tmp_path / "thai.txt", "--tokenizer", tmp_path / "t", "--out", tmp_path / "f")
+    assert "100.00% of the tokens are unknown to the tokenizer" in foreign.stdout
     train = ("pretrain", tmp_path / "s", "--recipe", "demo", "--out", tmp_path / "r", "--device", "cpu", "--set", "steps=2")
     assert "held_out_loss" in json.loads(run(*train, "--json").stdout)
     assert "held out loss" in run(*train).stdout

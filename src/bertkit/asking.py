@@ -24,12 +24,14 @@ def fill(
     """Fill in each [MASK] of a text."""
     answers = model.fill(texts, top=top, truncate=truncate)
     yield _rows(texts, "masks", answers)
+    marked, plain = model.tokenizer.vocabulary, model.tokenizer.texts
+    shown = dict(zip(marked, marked if model.tokenizer.kind == "wordpiece" else plain, strict=True))
     for text, masks in zip(texts, answers, strict=True):
         yield text
         for number, candidates in enumerate(masks, start=1):
             label = f"[{number}] " if len(masks) > 1 else ""
             for piece, chance in candidates:
-                yield f"  {label}{piece:<16} {chance:6.1%}  {'█' * round(chance * 40)}"
+                yield f"  {label}{shown.get(piece, piece):<16} {chance:6.1%}  {'█' * round(chance * 40)}"
 
 
 @verb('bertkit embed "A first text." "A second one." --out vectors.npy')

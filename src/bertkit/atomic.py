@@ -1,8 +1,10 @@
-"""Files and folders that appear whole or not at all: written aside, then renamed. And what is small, read again."""
+"""Files and folders that appear whole or not at all: written aside, then renamed; and that one run at a time writes to. And
+what is small, read again."""
 
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -12,14 +14,14 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from bertkit.errors import ArtifactError, BertkitError, ConfigError, WriteError
+from bertkit.errors import ArtifactError, BertkitError, ConfigError, InputError, WriteError
 
 
 @contextmanager
 def new_file(path: Path | str) -> Iterator[Path]:
     """Yields a path beside `path` to write to; it takes the name when the block ends well."""
     path = Path(path).resolve()
-    with _beside(path) as aside:
+    with beside(path) as aside:
         aside.touch()
         usual = aside.stat().st_mode  # some libraries make files that only their owner may read
         with _room_for(path):
@@ -47,7 +49,7 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
     ours = path.is_dir() and ((path / marker).exists() or not any(path.iterdir()))
     if path.exists() and not ours:
         raise ArtifactError(f"{path} exists and is not a folder with {marker}; give another place, or remove it first")
-    with _beside(path) as aside:
+    with beside(path) as aside:
         aside.mkdir()
         with _room_for(path):
             yield aside
@@ -56,6 +58,28 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
                 file.chmod(aside.stat().st_mode & 0o666)  # of a folder's usual mode, what files have
                 _flush(file)
         _take_place(aside, path)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keeps other runs out of a folder until this one ends, however it ends. What killed ones had written aside goes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (ImportError, OSError) as error:  # not all systems have such locks
+            if isinstance(error, BlockingIOError):
+                raise InputError(f"another run writes to {folder}; wait for it, or give another --out") from error
+        for left in [path for path in folder.iterdir() if re.fullmatch(r"\..+\.[0-9a-f]{16}", path.name)]:
+            _remove(left)
+        yield
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether there is nothing but hidden files."""
+    return not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def read_json(file: Path, fault: type[BertkitError] = ConfigError) -> dict[str, Any]:
@@ -78,14 +102,18 @@ def checksum(file: Path) -> str:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def beside(path: Path) -> Iterator[Path]:
     """A name that nobody else has; what still stands under it afterwards goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         yield aside
     finally:
-        shutil.rmtree(aside, ignore_errors=True) if aside.is_dir() else aside.unlink(missing_ok=True)
+        _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 @contextmanager

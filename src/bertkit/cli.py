@@ -12,6 +12,7 @@ from bertkit import console
 from bertkit.console import Told, app, readable, verb
 from bertkit.errors import BertkitError, MissingExtra
 from bertkit.models import DEFAULT
+from bertkit.text.corpus import MAX_LINE
 
 TASKS = ("classification", "multilabel", "regression", "tagging", "qa", "choice", "similarity")
 SETS = "glue/mrpc, squad/v2, swag, conll2003"
@@ -44,7 +45,7 @@ def vocab(
     kind: Annotated[str, Option(help="wordpiece (BERT's), bpe (RoBERTa's) or unigram (ALBERT's).")] = "wordpiece",
     cased: Annotated[bool, Option("--cased", help="Keep capitals and accents; bpe always does.")] = False,
     bad: console.BadLines = "stop",
-    max_line: console.MaxLine = None,
+    max_line: console.MaxLine = MAX_LINE,
 ) -> Told:
     """Learn a vocabulary from raw text, in bounded memory."""
     learned = bertkit.learn_vocabulary(corpus, size, out, kind=kind, cased=cased, bad=bad, max_line=max_line)
@@ -72,17 +73,17 @@ def prepare(
     min_words: Annotated[int, Option(help="Leave out documents with fewer words.")] = 0,
     deduplicate: Annotated[bool, Option("--deduplicate", help="Leave out documents that occurred before.")] = False,
     bad: console.BadLines = "stop",
-    max_line: console.MaxLine = None,
+    max_line: console.MaxLine = MAX_LINE,
 ) -> Told:
     """Turn a corpus into a token store; run again, it goes on where it stopped."""
     cleaning: dict[str, Any] = dict(min_words=min_words, deduplicate=deduplicate, bad=bad, max_line=max_line)
     store = bertkit.prepare(corpus, tokenizer, out, workers=workers, engine=engine, **cleaning)
     facts = {name: store.manifest[name] for name in ("documents", "sentences", "tokens", "dropped")}
-    yield facts | {"out": str(out)}
+    yield facts | {"unknown": store.unknown, "out": str(out)}
     yield f"{facts['documents']:,} documents, {facts['sentences']:,} sentences, {facts['tokens']:,} tokens → {out}"
-    for reason, count in facts["dropped"].items():
-        if count:
-            yield f"{count:,} left out: {reason}"
+    if store.unknown:
+        yield f"{store.unknown:.2%} of the tokens are unknown to the tokenizer"
+    yield from (f"{count:,} left out: {reason}" for reason, count in facts["dropped"].items() if count)
     if sum(facts["dropped"].values()) > facts["dropped"].get("bad lines", 0):
         yield f"each of them is listed in {out / 'dropped.jsonl'}"
 

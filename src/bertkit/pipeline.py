@@ -37,42 +37,22 @@ if TYPE_CHECKING:
 
 
 def learn_vocabulary(
-    corpus: Sequence[Where],
-    size: int,
-    out: Where,
-    *,
-    kind: str = "wordpiece",
-    cased: bool = False,
-    bad: str = "stop",
-    max_line: int | None = None,
+    corpus: Sequence[Where], size: int, out: Where, *, bad: str = "stop", max_line: int = MAX_LINE, **options: Any
 ) -> vocabulary.Learned:
-    """Learns a vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`."""
-    if not corpus:
-        raise InputError("no corpus given; expected at least one file or folder")
-    documents = Corpus(corpus, bad=bad, max_line=MAX_LINE if max_line is None else max_line)
-    learned = vocabulary.learn_vocabulary(documents, size, kind=kind, cased=cased)
+    """Learns a vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`; the options are those
+    of `text.vocabulary.learn_vocabulary`."""
+    learned = vocabulary.learn_vocabulary(Corpus(corpus, bad=bad, max_line=max_line), size, **options)
     learned.tokenizer.save(out)
     return learned
 
 
 def prepare(
-    corpus: Sequence[Where],
-    tokenizer: Where,
-    out: Where,
-    *,
-    workers: int = 1,
-    engine: str = "local",
-    min_words: int = 0,
-    deduplicate: bool = False,
-    bad: str = "stop",
-    max_line: int | None = None,
+    corpus: Sequence[Where], tokenizer: Where, out: Where, *, bad: str = "stop", max_line: int = MAX_LINE, **options: Any
 ) -> Store:
-    """Turns a corpus into a token store; run again, it goes on where it stopped."""
+    """Turns a corpus into a token store; run again, it goes on where it stopped. The options are those of
+    `data.prepare.prepare_store`."""
     pieces = Tokenizer.load(find_model(tokenizer))
-    documents = Corpus(corpus, bad=bad, max_line=MAX_LINE if max_line is None else max_line)
-    return prepare_store(
-        documents, pieces, Path(out), workers=workers, engine=engine, min_words=min_words, deduplicate=deduplicate
-    )
+    return prepare_store(Corpus(corpus, bad=bad, max_line=max_line), pieces, Path(out), **options)
 
 
 def pretrain(
@@ -108,7 +88,7 @@ def pretrain(
     bundle, network, chosen = begin_with(chosen, opened, init, teacher)
     with join_world(find_device(device)) as (world, where):
         most = min(map(int, world.gather(str(tokens_at_once(where, chosen.precision, chosen.config)))))
-        rows = chosen.row_tokens or rows_of(run, chosen.batch_tokens)
+        rows = chosen.row_tokens or rows_of(run, chosen.batch_tokens, world.size)
         chosen = with_rows(replace(chosen, row_tokens=rows), most, world.size)
         if teacher is not None:
             teacher.network.to(where)

@@ -1,15 +1,10 @@
 """One look for all long work: a bar with the rate and the time left, on a terminal's standard error only."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
-
-class Show(Protocol):
-    """Takes how much is done so far, and a word on it."""
-
-    def __call__(self, done: float, note: str = "") -> None: ...
+Show = Callable[..., None]  # takes how much is done so far, and maybe a word on it
 
 
 def show_nothing(done: float, note: str = "") -> None:
@@ -17,8 +12,9 @@ def show_nothing(done: float, note: str = "") -> None:
 
 
 @contextmanager
-def bar(title: str, total: float, unit: str = "") -> Iterator[Show]:
-    """Yields a function that takes how much of `total` is done so far; bytes are shown as such."""
+def bar(title: str, total: float | None = None, unit: str = "") -> Iterator[Show]:
+    """Yields a function that takes how much of `total` is done so far; bytes are shown as such. Without a total the bar only
+    moves."""
     if not sys.stderr.isatty():
         yield show_nothing
         return
@@ -32,15 +28,3 @@ def bar(title: str, total: float, unit: str = "") -> Iterator[Show]:
     with progress.Progress(*columns, console=Console(stderr=True)) as live:
         task = live.add_task(title, total=total)
         yield lambda done, note="": live.update(task, completed=done, description=f"{title} {note}".rstrip())
-
-
-@contextmanager
-def spinner(title: str) -> Iterator[None]:
-    """For work whose length cannot be told."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(title):
-        yield

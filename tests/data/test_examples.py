@@ -3,9 +3,10 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from support.stores import made_up_store
+from support.stores import made_up_store, made_up_tokenizer
 
 from bertkit.data.examples import EPOCH, NOTHING, ExampleSettings, ExampleSource, Masking
+from bertkit.data.store import Piece, Store, write_manifest, write_shard
 from bertkit.errors import DataError
 
 
@@ -145,6 +146,16 @@ def test_sentence_pairs_need_two_documents_beside_what_is_held_out(tmp_path):
     ExampleSource(two, ExampleSettings(pairs="none"), **held_out)
     assert set(ExampleSource(three, ExampleSettings(), **held_out).plan(0).label) == {0, 1}
     assert set(source(two).plan(0).label) == {0, 1}
+
+
+def test_the_order_of_sentences_needs_two_in_a_document(tmp_path):
+    lonely = np.full(9, 3), np.ones(9, np.int64)
+    (tmp_path / "tokenizer").mkdir()
+    made_up_tokenizer().write_files(tmp_path / "tokenizer")
+    shard = write_shard(tmp_path, 0, [Piece(np.arange(27, dtype=np.uint16), *lonely)])
+    write_manifest(tmp_path, [shard], np.dtype(np.uint16), {"settings": {}})
+    with pytest.raises(DataError, match="no document has two sentences to tell the order of"):
+        source(Store(tmp_path), pairs="order")
 
 
 def test_a_row_must_hold_an_example(store):

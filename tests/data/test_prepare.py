@@ -91,11 +91,25 @@ def test_a_stopped_run_goes_on(corpus, tokenizer, tmp_path, monkeypatch, shards)
     with pytest.raises(Stop):
         prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000, **cleaning)
     assert not (tmp_path / "s" / "manifest.json").exists()
+    (tmp_path / "s" / ".hashes.0123456789abcdef").mkdir()  # of a run that was killed
     written = []
     monkeypatch.setattr(prepare, "write_shard", lambda f, i, p: written.append(i) or real(f, i, p))
     prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000, **cleaning)
     assert written == list(range(shards, len(whole.shards)))
     assert fingerprint(tmp_path / "s") == fingerprint(tmp_path / "whole")
+
+
+def test_two_runs_do_not_write_to_one_store(corpus, tokenizer, tmp_path, monkeypatch):
+    real = prepare.write_shard
+
+    def meet(*given):
+        with pytest.raises(InputError, match=r"another run writes to .*s; wait for it"):
+            prepare_store(corpus, tokenizer, tmp_path / "s", min_words=3)
+        return real(*given)
+
+    monkeypatch.setattr(prepare, "write_shard", meet)
+    store = prepare_store(corpus, tokenizer, tmp_path / "s")
+    assert store.manifest["settings"]["cleaning"]["min_words"] == 0 and len(store.shards) == 1
 
 
 def run_slowly(corpus, tokenizer, out):
@@ -117,8 +131,6 @@ def test_a_killed_run_goes_on(corpus, tokenizer, tmp_path):
     child.join()
     assert len(whole.shards) > len(json.loads(progress.read_text())["shards"])
     prepare_store(corpus, tokenizer, tmp_path / "s", shard_tokens=2000)
-    for file in (tmp_path / "s").glob(".*"):
-        file.unlink()  # what the killed process was writing aside
     assert fingerprint(tmp_path / "s") == fingerprint(tmp_path / "whole")
 
 

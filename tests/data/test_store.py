@@ -29,6 +29,7 @@ def test_what_is_written_is_read(folder, tokenizer):
     told = store.describe()
     assert [told[name] for name in ("tokens", "sentences", "documents", "shards")] == [10, 4, 3, 2]
     assert told["checksums"] == "right"
+    assert store.unknown == told["unknown"] == 0.1
 
 
 def test_damage_is_named(folder):

@@ -4,6 +4,7 @@ import lzma
 
 import pytest
 
+from bertkit.data.prepare import prepare_store
 from bertkit.errors import DataError, InputError
 from bertkit.text.corpus import Corpus
 
@@ -124,8 +125,8 @@ def test_what_is_no_corpus_is_refused(tmp_path):
         Corpus([tmp_path / "a.pdf"])
     with pytest.raises(InputError, match="stop"):
         Corpus([tmp_path], bad="ignore")
-    for wrong in (dict(paths="a.txt"), dict(paths=[], max_line=0)):
-        with pytest.raises(InputError, match="expected a list of paths, and 1 at least"):
+    for wrong in (dict(paths="a.txt"), dict(paths=[]), dict(paths=[tmp_path], max_line=0)):
+        with pytest.raises(InputError, match="expected a list of files and folders, one at least, and 1 byte at least"):
             Corpus(**wrong)
 
 
@@ -157,3 +158,12 @@ def test_endings_may_be_in_capitals(tmp_path):
     write(tmp_path / "A.TXT", b"a")
     write(tmp_path / "b.gz", b"b").rename(tmp_path / "B.Txt.GZ")
     assert texts(tmp_path) == ["a", "b"]
+
+
+def test_tokenizers_and_stores_within_a_folder_are_no_corpus(tmp_path, tokenizer):
+    write(tmp_path / "a.txt", b"a b c")
+    prepare_store(Corpus([tmp_path]), tokenizer, tmp_path / "store", min_words=2)
+    tokenizer.save(tmp_path / "deep" / "tokenizer")
+    write(tmp_path / "deep" / "b.txt", b"b")
+    assert texts(tmp_path) == ["a b c", "b"]
+    assert len(texts(tmp_path / "deep" / "tokenizer")) == 1  # unless it is named

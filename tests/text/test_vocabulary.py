@@ -96,6 +96,16 @@ def test_text_of_many_characters_keeps_them(tmp_path):
     assert chr(0x4E00 + 1499) in few and chr(0x4E00 + 1500) not in few
 
 
+def test_ideographs_are_counted_each_by_itself(tmp_path, monkeypatch):
+    """Without blanks a sentence is one chunk, which hardly returns: those of the first documents would all be dropped."""
+    monkeypatch.setattr("bertkit.text.vocabulary.MAX_CHUNKS", 100)
+    signs = [chr(0x4E00 + i) for i in range(60)]
+    lines = ["".join(signs[i : i + 30]) + signs[j] for i in (0, 30) for j in range(60)]
+    (tmp_path / "a.txt").write_text("\n\n".join(lines * 2))
+    learned = learn_vocabulary(Corpus([tmp_path]), 200)
+    assert learned.pruned == 0 and set(signs) <= set(learned.tokenizer.vocabulary)
+
+
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_text_without_blanks_is_learned_from_in_parts(tmp_path, kind):
     (tmp_path / "a.txt").write_text("ฉันรักแมว" * 300)

@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 
+from bertkit.errors import TrainingError
 from bertkit.train.checkpoint import State, read_checkpoint, write_checkpoint
 from bertkit.train.distributed import World
 
@@ -52,3 +53,36 @@ def test_one_never_finished_is_no_checkpoint(tmp_path, caplog):
     (tmp_path / "checkpoints" / "00000002" / "state.json").unlink()
     assert read_checkpoint(tmp_path)[0].step == 1
     assert not caplog.text
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_was_passed_over_takes_no_place_of_what_is_written(tmp_path, keep):
+    write(tmp_path, 1)
+    write(tmp_path, 5)
+    (tmp_path / "checkpoints" / "00000005" / "00000.safetensors").write_bytes(b"cut off")
+    unfinished = tmp_path / "checkpoints" / "00000003"
+    unfinished.mkdir()
+    (unfinished / ".00000.safetensors.0123456789abcdef").touch()
+    assert read_checkpoint(tmp_path)[0].step == 1
+    write(tmp_path, 2, keep)
+    assert names(tmp_path) == ["00000001", "00000002"][-keep:]
+    assert read_checkpoint(tmp_path)[0].step == 2
+
+
+def test_written_again_it_is_there_all_the_time(tmp_path, monkeypatch):
+    write(tmp_path, 1, keep=1)
+    monkeypatch.setattr("bertkit.train.checkpoint.save_file", lambda *_: read_checkpoint(tmp_path)[1] and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write(tmp_path, 1, keep=1)
+    assert read_checkpoint(tmp_path)[0].step == 1
+
+
+def test_where_all_are_damaged_nothing_begins_anew_unasked(tmp_path):
+    write(tmp_path, 1)
+    (tmp_path / "checkpoints" / "00000001" / "state.json").write_text("{")
+    with pytest.raises(TrainingError, match="all checkpoints are damaged; bring one back, or remove checkpoints/"):
+        read_checkpoint(tmp_path)

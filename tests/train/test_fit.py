@@ -16,7 +16,7 @@ from support.runs import SMALL_RUN, metrics, without_dropout
 from support.stores import made_up_store
 
 import bertkit
-from bertkit.errors import DataError, TrainingError
+from bertkit.errors import DataError, InputError, TrainingError
 from bertkit.train import fit as fit_module
 from bertkit.train.log import read_metrics
 from bertkit.train.recipe import Optimizer
@@ -120,6 +120,22 @@ def test_a_signal_ends_a_run_with_a_checkpoint(store, whole, tmp_path, monkeypat
     monkeypatch.setattr(fit_module.Trainer, "step", real)
     train(store, tmp_path / "r")
     assert_equal_runs(tmp_path / "r", whole)
+
+
+def test_two_runs_do_not_write_to_one_folder(store, whole, tmp_path, monkeypatch):
+    real, refused = fit_module.Trainer.step, []
+
+    def meet(trainer, state):
+        if state.step == 5:
+            monkeypatch.setattr(fit_module.Trainer, "step", real)
+            with pytest.raises(InputError, match=r"another run writes to .*r; wait for it"):
+                bertkit.pretrain(store, tmp_path / "r", recipe=SMALL_RUN, device="cpu", quiet=True)
+            refused.append(state.step)
+        real(trainer, state)
+
+    monkeypatch.setattr(fit_module.Trainer, "step", meet)
+    bertkit.pretrain(store, tmp_path / "r", recipe=SMALL_RUN, device="cpu", quiet=True)
+    assert refused and metrics(tmp_path / "r") == metrics(whole)
 
 
 def test_a_damaged_checkpoint_is_passed_over(store, whole, tmp_path, monkeypatch, caplog):

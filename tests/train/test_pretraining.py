@@ -198,6 +198,11 @@ def test_where_nothing_held_out_is_hidden_there_are_no_figures(tmp_path):
     assert (tmp_path / "r" / "model").is_dir()
 
 
+def test_a_fork_of_fewer_phases_than_it_has_seen_is_evaluated(store, tmp_path):
+    job, _ = job_of(store, replace(without_dropout(SMALL_RUN), phases=(Phase(length=32),)), tmp_path / "r")
+    assert job.evaluate(Trainer(job), State(phase=1)) == job.evaluate(Trainer(job), State(phase=0))
+
+
 def test_a_hopeless_loss_has_a_perplexity_still(store, tmp_path):
     job, _ = job_of(store, replace(SMALL_RUN, evaluate_examples=3), tmp_path / "r")
     trainer = Trainer(job)

@@ -69,6 +69,7 @@ def test_settings_reach_every_field():
     assert (recipe.steps, recipe.optimizer.lr, recipe.masking.rate, recipe.compile) == (1000, 3e-4, 0.3, False)
     assert recipe.seed == 10**18
     assert recipe.phases == (Phase(length=128, share=0.5), Phase(length=256, share=0.5))
+    assert change(recipe, ["phases=64"]).phases == (Phase(length=64, share=1.0),)
 
 
 BAD = {

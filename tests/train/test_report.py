@@ -35,15 +35,16 @@ def test_a_page_that_needs_nothing_else(run):
 
 def test_a_run_without_rows_has_a_page_too(run):
     (run / "metrics.jsonl").unlink()
-    assert "<h2>Recipe</h2>" in write_report(run).read_text()
+    page = write_report(run).read_text()
+    assert "<h2>Recipe</h2>" in page and "nothing was held out" in page
 
 
 def test_a_page_says_who_fills_in_and_whose_loss_it_shows(run):
-    assert "the model&#x27;s piece" in write_report(run).read_text()
+    assert "the model&#x27;s piece" in write_report(run, samples=["a text"]).read_text()
     (run / "recipe.json").write_text(json.dumps({"recipe": {"name": "r", "objective": "replaced"}}))
     with Log(run, quiet=True) as log:
         log.write(step=3, token_loss=0.2, generator_loss=9.0, generator_accuracy=0.5)
-    page = write_report(run).read_text()
+    page = write_report(run, samples=["a text"]).read_text()
     assert "the generator&#x27;s piece" in page
     assert "token loss" in page and "generator accuracy" in page and "generator loss" not in page
 

@@ -20,6 +20,7 @@ def test_budgets():
 def test_rows_are_those_of_before_where_they_make_the_batch(tmp_path):
     (tmp_path / "recipe.json").write_text(json.dumps({"recipe": {"row_tokens": 512}}))
     assert [rows_of(tmp_path, batch) for batch in (512, 1024, 1500, 256)] == [512, 512, 0, 0]
+    assert [rows_of(tmp_path, 2048, ranks) for ranks in (2, 3, 4, 8)] == [512, 0, 512, 0]  # or the batch would grow
     assert rows_of(tmp_path / "none", 1024) == 0
 
 

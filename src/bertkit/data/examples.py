@@ -113,6 +113,10 @@ class ExampleSource:
     def _make_plan(self, epoch: int) -> Spans:
         s = self.settings
         plan = plan_spans(self.store, kind=s.pairs, length=s.length, short=s.short, seed=self.seed, epoch=epoch)
+        if not len(plan):
+            raise DataError(
+                "no document has two sentences to tell the order of; expected some, or set pairs=none", self.store.path
+            )
         plan = plan[self._belongs(plan)]
         if not len(plan):
             what = f"{self.store.documents} documents, too few to train on and to hold {self.held_out:.1%} out"

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import islice
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.atomic import read_json, write_text
+from bertkit.atomic import alone, is_empty, read_json, write_text
 from bertkit.data.duplicates import duplicate_documents
 from bertkit.data.engines import ENGINES
 from bertkit.data.store import Piece, Shard, Store, write_manifest, write_shard
@@ -88,22 +89,16 @@ def prepare_store(
     if workers < 1:
         raise InputError(f"workers is {workers}; expected at least 1")
     cleaning = {"min_words": min_words, "deduplicate": deduplicate}
-    progress = _begin(out, tokenizer, _settings(corpus, tokenizer, cleaning, shard_tokens))
-    if progress is None:
-        return Store(out)
-    texts = (document.text for document in corpus.watched("comparing"))
-    duplicates = duplicate_documents(texts, out) if deduplicate else set()
-    with bar("preparing", corpus.size, "bytes") as show, ENGINES[engine](partial(UnitEncoder, tokenizer), workers) as run:
-        waiting, read, dropped = list[Piece](), progress.read, list[dict[str, str]]()
-        for piece, read, new in run(_units(corpus, min_words, duplicates, progress.read)):
-            waiting.append(piece)
-            dropped += new
-            show(corpus.position, f"{read:,} documents")
-            if sum(len(one.ids) for one in waiting) >= shard_tokens:
-                _add_shard(out, progress, waiting, read, dropped)
-                waiting, dropped = [], []
-        _add_shard(out, progress, waiting, read, dropped)
-    return _finish(out, progress, corpus, id_dtype(tokenizer))
+    settings = _settings(corpus, tokenizer, cleaning, shard_tokens)
+    with alone(out) if is_empty(out) or (out / "progress.json").exists() else nullcontext():
+        if progress := _begin(out, tokenizer, settings):
+            texts = (document.text for document in corpus.watched("comparing"))
+            duplicates = duplicate_documents(texts, out) if deduplicate else set()
+            with ENGINES[engine](partial(UnitEncoder, tokenizer), workers) as run:
+                pieces = run(_units(corpus, min_words, duplicates, progress.read))
+                _write_shards(out, progress, pieces, corpus, shard_tokens)
+            _finish(out, progress, corpus, id_dtype(tokenizer))
+    return Store(out)
 
 
 def id_dtype(tokenizer: Tokenizer) -> np.dtype:
@@ -126,10 +121,9 @@ def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progres
     finished = out / "manifest.json"
     found = finished if finished.exists() else out / "progress.json"
     content = read_json(found)
-    if "settings" not in content and out.exists() and any(out.iterdir()):
+    if "settings" not in content and not is_empty(out):
         raise DataError("the folder is not empty and holds no store; give another --out", out)
     if not content.get("shards"):  # nothing is lost by beginning anew
-        out.mkdir(parents=True, exist_ok=True)
         _save(out, progress := Progress(settings))
         (out / "tokenizer").mkdir(exist_ok=True)
         tokenizer.write_files(out / "tokenizer")
@@ -164,6 +158,19 @@ def _dropped(reason: str, document: Document) -> dict[str, str]:
     return {"reason": reason, "place": f"{document.path.name}:{document.line}", "begins": document.text[:80]}
 
 
+def _write_shards(out: Path, progress: Progress, pieces: Iterator[Any], corpus: Corpus, shard_tokens: int) -> None:
+    waiting, read, dropped = list[Piece](), progress.read, list[dict[str, str]]()
+    with bar("preparing", corpus.size, "bytes") as show:
+        for piece, read, new in pieces:
+            waiting.append(piece)
+            dropped += new
+            show(corpus.position, f"{read:,} documents")
+            if sum(len(one.ids) for one in waiting) >= shard_tokens:
+                _add_shard(out, progress, waiting, read, dropped)
+                waiting, dropped = [], []
+    _add_shard(out, progress, waiting, read, dropped)
+
+
 def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dropped: list[dict[str, str]]) -> None:
     """Writes a shard and the list of what was dropped on the way, then the progress that includes them."""
     if any(len(piece.ids) for piece in pieces):
@@ -181,11 +188,10 @@ def _save(out: Path, progress: Progress) -> None:
     write_text(out / "progress.json", json.dumps(asdict(progress)))
 
 
-def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> Store:
+def _finish(out: Path, progress: Progress, corpus: Corpus, dtype: np.dtype) -> None:
     if not progress.shards:
         found = f"no document was left ({corpus.skipped:,} bad lines)"
         raise DataError(f"{found}; look at the corpus and the cleaning flags", out)
     dropped = progress.dropped | {"bad lines": corpus.skipped}
     write_manifest(out, progress.shards, dtype, {"dropped": dropped, "settings": progress.settings})
     (out / "progress.json").unlink()
-    return Store(out)

@@ -112,6 +112,11 @@ class Store:
             ids[mine] = self._ids[shard][places[mine] - self.begins[shard]]
         return ids
 
+    @cached_property
+    def unknown(self) -> float:
+        """The share of tokens that the tokenizer has no piece for."""
+        return sum(int(np.count_nonzero(ids == self.tokenizer.unk)) for ids in self._ids) / self.tokens
+
     def describe(self) -> dict[str, Any]:
         """What is in it, once every file was read and has its checksum."""
         files = {self._file(i, part): shard.checksums.get(part) for i, shard in enumerate(self.shards) for part in PARTS}
@@ -121,7 +126,8 @@ class Store:
                     raise DataError("the file fails its checksum; prepare the store again", file)
                 show(done)
         told = {name: value for name, value in self.manifest.items() if name not in ("format", "shards")}
-        return told | {"vocabulary": len(self.tokenizer), "shards": len(self.shards), "checksums": "right"}
+        sizes = {"vocabulary": len(self.tokenizer), "unknown": round(self.unknown, 4), "shards": len(self.shards)}
+        return told | sizes | {"checksums": "right"}
 
     @cached_property
     def _ids(self) -> list[np.ndarray]:

@@ -13,14 +13,13 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate, count, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import new_file, read_json, write_text
+from bertkit.atomic import alone, new_file, read_json, write_text
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data.engines import ENGINES
@@ -193,7 +192,7 @@ def predict_file(
     settings = _settings(bundle, source, form) | {"device": bundle.device(device), "precision": precision}
     threads = max(1, (os.cpu_count() or 1) // workers) if workers > 1 else 0
     make = partial(Answerer, bundle, replace(source), form, device, precision, threads)
-    with _alone(parts):
+    with alone(parts):
         there = done = _begin(parts, out, settings, fresh)
         with bar("predicting", _count(data)) as show, ENGINES[engine](make, workers) as run:
             for there, (content, unusable) in enumerate(run(source.chunks(done)), start=done + 1):
@@ -281,21 +280,6 @@ def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
     return given | {"text": source.columns.text, "pair": source.columns.pair, "answers": form.added, "chunk": CHUNK}
 
 
-@contextmanager
-def _alone(parts: Path) -> Iterator[None]:
-    """Keeps other runs out until this one ends, however it ends."""
-    parts.mkdir(parents=True, exist_ok=True)
-    with open(parts / "lock", "w") as lock:
-        try:
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (ImportError, OSError) as error:  # not all systems have such locks
-            if isinstance(error, BlockingIOError):
-                raise InputError(f"another run writes to {parts}; wait for it, or give another --out") from error
-        yield
-
-
 def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int:
     """How many parts are there already; those of another run are refused, or removed if so wished."""
     told = parts / "settings.json"
@@ -303,7 +287,7 @@ def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int
         if out.exists() and not fresh:
             shutil.rmtree(parts, ignore_errors=True)
             raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
-        for old in parts.glob("*.*"):  # all but the lock
+        for old in parts.glob("[!.]*"):  # all but the lock
             old.unlink()
         write_text(told, json.dumps(settings))
     found = read_json(told, InputError)

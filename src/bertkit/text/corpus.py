@@ -11,7 +11,7 @@ import lzma
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,6 +19,7 @@ from bertkit.errors import DataError, InputError, check_choice, import_extra
 from bertkit.progress import bar
 
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
+FOREIGN = ("tokenizer.json", "dropped.jsonl")  # in folders of tokenizers, models and stores: they hold .txt and .jsonl too
 
 
 class Document(NamedTuple):
@@ -36,10 +37,11 @@ class Corpus:
     bad="skip", is left out: counted in `skipped`, the first few described in `complaints`.
     """
 
-    def __init__(self, paths: Iterable[Path | str], *, bad: str = "stop", max_line: int = MAX_LINE):
+    def __init__(self, paths: Sequence[Path | str], *, bad: str = "stop", max_line: int = MAX_LINE):
         check_choice("bad", bad, ("stop", "skip"))
-        if isinstance(paths, str | Path) or max_line < 1:
-            raise InputError(f"a corpus of {paths!r}, lines of {max_line} at most; expected a list of paths, and 1 at least")
+        if isinstance(paths, str | Path) or not paths or max_line < 1:
+            expected = "expected a list of files and folders, one at least, and 1 byte at least"
+            raise InputError(f"a corpus of {paths!r}, lines of {max_line} bytes at most; {expected}")
         self.files = [file for path in paths for file in _files(Path(path))]
         self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for progress
         self.bad, self.max_line = bad, max_line
@@ -186,9 +188,10 @@ def _files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """What is in a folder and its folders, links followed, but for those that lead back up."""
+    """What is in a folder and its folders, links followed, but for those that lead back up, and those with other text."""
     for path in folder.iterdir():
-        if path.is_dir() and not folder.resolve().is_relative_to(path.resolve()):
+        foreign = any((path / name).exists() for name in FOREIGN)
+        if path.is_dir() and not foreign and not folder.resolve().is_relative_to(path.resolve()):
             yield from _below(path)
         yield path
 

@@ -29,8 +29,8 @@ _STARTERS = frozenset(
     "under until we what when where while who why with you your".split()
 )
 _LONG = 2000  # characters from which on text without ends is cut
-_PARTS = re.compile(rf"\S.{{0,{_LONG}}}\S*")
-_LONGEST = 64  # characters of a word that is looked at
+_LONGEST = 64  # characters of a word that is looked at, or kept whole
+_PARTS = re.compile(rf"\S.{{0,{_LONG}}}\S{{0,{_LONGEST}}}")
 _NEXT_WORD = re.compile(r"\W*(\w+)")
 
 

@@ -1,13 +1,15 @@
 """Learns a vocabulary from raw text, in one pass over the corpus and in bounded memory.
 
-1. Count: white-space-separated chunks are counted as the corpus streams by. When the table is full its rarer half is
-   dropped, so a word that returns starts again from zero: its count is low by at most `Counts.shortfall`, a number that
-   stays small because only rare words are ever dropped. The memory needed does not grow with the corpus.
+1. Count: white-space-separated chunks, and for WordPiece each ideograph by itself, are counted as the corpus streams by.
+   When the table is full its rarer half is dropped, so a word that returns starts again from zero: its count is low by at
+   most `Counts.shortfall`, a number that stays small because only rare words are ever dropped. The memory needed does not
+   grow with the corpus.
 2. Split: each distinct chunk is normalised and split into words once. Words over the longest length are left out.
 3. Learn: the library's trainer makes pieces of the most frequent words: WordPiece and BPE merge, Unigram prunes.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, trainers
 
 from bertkit.errors import InputError, check_choice
-from bertkit.progress import bar, spinner
+from bertkit.progress import bar
 from bertkit.text import kinds
 from bertkit.text.corpus import Corpus
 from bertkit.text.tokenizer import SPECIALS, Tokenizer
@@ -28,6 +30,7 @@ MAX_TOTAL = 400_000_000  # words that the trainer counts; larger corpora are sca
 MOST = 5_000_000  # pieces
 ALPHABET = 1000  # distinct characters kept; rarer ones are spelled [UNK]
 OFTEN = 1_000_000  # characters of which one at least makes it kept too, as far as a third of the pieces goes
+IDEOGRAPHS = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df])")
 KINDS = {  # each with the special pieces of the model it is known from
     "wordpiece": SPECIALS,
     "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
@@ -82,13 +85,13 @@ def learn_vocabulary(corpus: Corpus, size: int, *, kind: str = "wordpiece", case
     backend = _untaught(kind, cased)
     counts = Counts(MAX_CHUNKS)
     for document in corpus.watched("counting words"):
-        counts.add(document.text)
+        counts.add(" ".join(IDEOGRAPHS.split(document.text)) if kind == "wordpiece" else document.text)
     words, too_long = _split(counts.table, backend)
     if not words:
         raise InputError(f"the corpus holds no words (in {counts.documents:,} documents); give it some text")
     words = Counter(dict(sorted(words.items(), key=lambda item: (-item[1], item[0]))[:MAX_WORDS]))
     counts.table.clear()
-    with spinner(f"learning {size:,} pieces from {len(words):,} distinct words"):
+    with bar(f"learning {size:,} pieces from {len(words):,} distinct words"):
         backend.model = _learn(kind, backend.model, words, size)
     lost = counts.pruned, counts.shortfall, too_long, corpus.skipped
     return Learned(Tokenizer(backend), counts.documents, len(words), *lost)

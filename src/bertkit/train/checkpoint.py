@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertkit.atomic import checksum, new_file, write_text
-from bertkit.errors import ArtifactError
+from bertkit.errors import ArtifactError, TrainingError
 from bertkit.train.distributed import World, is_shard
 
 log = logging.getLogger("bertkit")
@@ -42,12 +42,10 @@ class State:
 
 
 def write_checkpoint(run: Path, state: State, tensors: Tensors, keep: int, world: World) -> None:
-    """Writes a checkpoint and then removes all but the newest `keep`. Of a sharded one, every rank writes its part."""
+    """Writes a checkpoint, then keeps it and those before it, `keep` in all: none that is unfinished, and none of later
+    steps, which was passed over. Of a sharded one, every rank writes its part."""
     folder = run / "checkpoints" / f"{state.step:08d}"
-    if world.leads:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    world.wait()
+    folder.mkdir(parents=True, exist_ok=True)
     with new_file(folder / f"{world.rank:05d}.safetensors") as aside:
         save_file(_mine(tensors, world), aside)
         total = checksum(aside)
@@ -55,12 +53,13 @@ def write_checkpoint(run: Path, state: State, tensors: Tensors, keep: int, world
     if world.leads:
         files = {f"{rank:05d}.safetensors": one for rank, one in enumerate(sums)}
         write_text(folder / "state.json", json.dumps(asdict(state) | {"checksums": files}))
-        for old in _folders(run)[keep:]:
-            shutil.rmtree(old, ignore_errors=True)
+        kept = [one for one in _folders(run) if one <= folder][:keep]
+        for other in {*folder.parent.iterdir()}.difference(kept):
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def read_checkpoint(run: Path) -> tuple[State, Tensors] | None:
-    """The newest checkpoint that is whole; damaged ones are passed over with a warning. None if there is none."""
+    """The newest checkpoint that is whole; damaged ones are passed over with a warning. None if there are none at all."""
     for folder in _folders(run):
         try:
             content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
@@ -68,6 +67,8 @@ def read_checkpoint(run: Path) -> tuple[State, Tensors] | None:
             return State(**content), _join(parts)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             log.warning("%s: the checkpoint is damaged (%s); going back to the one before", folder, error)
+    if _folders(run):
+        raise TrainingError(f"{run}: all checkpoints are damaged; bring one back, or remove checkpoints/ to begin anew")
     return None
 
 

@@ -1,4 +1,4 @@
-"""THE loop. A step is: rows of examples, their gradients, one step of the optimiser. `fit` shows all that is periodic."""
+"""THE loop. A step is: rows of examples, their gradients, one step of the optimiser. `_train` shows all that is periodic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertkit.atomic import write_text
+from bertkit.atomic import alone, write_text
 from bertkit.data.draws import draw
 from bertkit.data.loader import Step
 from bertkit.data.packing import Packed
@@ -75,6 +75,11 @@ def fit(job: Job) -> State:
     """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
     trainer = Trainer(job)  # finds what is wrong with the job before anything is written
     settings = agreed(job.run, job.recipe, begun=job.begun, fork=job.fork)
+    with alone(job.run) if job.world.leads else nullcontext():
+        return _train(job, trainer, settings)
+
+
+def _train(job: Job, trainer: Trainer, settings: str) -> State:
     state = trainer.resume()
     job.world.wait()
     if job.world.leads:

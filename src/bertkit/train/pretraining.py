@@ -96,7 +96,8 @@ def _source(recipe: Recipe, store: Store, device: torch.device, evaluation: bool
 
 def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, state: State) -> Figures:
     """Losses and accuracies on held-out documents: the same examples every time."""
-    source, sums, counts = held_out[state.phase], torch.zeros_like(trainer.window), torch.zeros(len(trainer.names))
+    source = held_out[min(state.phase, len(held_out) - 1)]  # a fork may have fewer phases than it has seen
+    sums, counts = torch.zeros_like(trainer.window), torch.zeros(len(trainer.names))
     for examples in source.first(recipe.evaluate_examples):
         row = source.batch(examples)
         sums += trainer.sums(trainer.network, row)

@@ -225,7 +225,7 @@ def _parse(text: str, kind: Any, name: str) -> Any:
         return text.lower() in ("true", "1", "yes")
     if name == "phases":
         pairs = (part.partition(":") for part in text.split(","))
-        return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b, float, "a share")) for a, _, b in pairs)
+        return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b or "1", float, "a share")) for a, _, b in pairs)
     if inner := get_args(kind):  # of a tuple, or of something that may be None
         if get_origin(kind) is tuple:
             return tuple(_parse(part, inner[0], name) for part in text.split(",") if part)

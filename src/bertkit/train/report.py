@@ -20,7 +20,7 @@ def write_report(run: Path, *, samples: Sequence[str] = ()) -> Path:
     rows, recipe = read_metrics(run), read_json(run / "recipe.json")["recipe"]
     shown = [f"<div class='sample'>{sample}</div>" for sample in samples]
     filler = "generator" if recipe["objective"] == "replaced" else "model"
-    note = f"green: right; red: the {filler}'s piece, then the true one"
+    note = f"green: right; red: the {filler}'s piece, then the true one" if samples else "nothing was held out"
     parts = [
         cards(_figures(rows)),
         section("Curves", _curves(rows)),

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertkit.atomic import read_json
+from bertkit.atomic import is_empty, read_json
 from bertkit.errors import InputError, TrainingError
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -20,15 +20,16 @@ def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
         usual = flat({"recipe": asdict(type(recipe)())})  # what a file of before does not say yet
         if (changed := differences(usual | flat(old), new)) and not fork:
             raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork it")
-    elif run.exists() and any(run.iterdir()):
+    elif not is_empty(run):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
     return json.dumps(new, indent=2) + "\n"
 
 
-def rows_of(run: Path, batch_tokens: int) -> int:
-    """How many tokens the rows of a run have that was begun, maybe on another device; 0 if none was or they do not fit."""
+def rows_of(run: Path, batch_tokens: int, ranks: int = 1) -> int:
+    """How many tokens the rows of a run have that was begun, maybe on another device; 0 if none was, or if they do not make
+    a batch of as many for each rank."""
     rows: int = read_json(run / "recipe.json", TrainingError).get("recipe", {}).get("row_tokens", 0)
-    return 0 if batch_tokens % (rows or 1) else rows
+    return 0 if batch_tokens % (rows * ranks or 1) else rows
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
