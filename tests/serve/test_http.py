@@ -26,6 +26,7 @@ from bertkit.text.tokenizer import Tokenizer
 WHY = "needs the extra serve, and httpx2 from the extra dev"
 http = pytest.importorskip("bertkit.serve.http", reason=WHY)
 httpx2 = pytest.importorskip("httpx2", reason=WHY)
+fastapi = pytest.importorskip("fastapi", reason=WHY)
 TestClient = pytest.importorskip("fastapi.testclient", reason=WHY).TestClient
 Limits, create_app = http.Limits, http.create_app
 
@@ -177,6 +178,13 @@ def test_nonsense_is_the_clients_fault(client, content):
     reply.json()
 
 
+@pytest.mark.parametrize("body", [{"texts": [1] * 20_000}, {"texts": ["a"], **{f"k{n}": 1 for n in range(20_000)}}])
+def test_of_many_faults_a_few_are_told(client, body):
+    """A million of them would be a long answer, made while all others wait."""
+    reply = client.post("/v1/embed", json=body)
+    assert (reply.status_code, len(reply.content) < 2000) == (422, True)
+
+
 def test_json_that_is_not_called_so_is_told_how(client):
     for content, kind in ((b'{"texts": ["the cat"]}', "application/x-www-form-urlencoded"), (b"[1]", "application/json")):
         (told,) = client.post("/v1/embed", content=content, headers={"Content-Type": kind}).json()["detail"]
@@ -205,6 +213,15 @@ def test_the_key(model):
     assert client.get("/metrics").status_code == 401
     assert client.get("/v1/models", headers={"Authorization": "Bearer schlüssel".encode()}).status_code == 200
     assert client.get("/health").status_code == 200
+
+
+def test_the_key_is_asked_for_below_another_application_s_path_too(model):
+    app, outer = create_app({"m": model}, key="secret"), fastapi.FastAPI()
+    outer.mount("/below", app)
+    for client in (TestClient(outer), TestClient(app, root_path="/below")):
+        assert client.get("/below/v1/models").status_code == client.get("/below/metrics").status_code == 401
+        assert client.get("/below/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert client.get("/below/health").status_code == 200
 
 
 def test_many_clients_get_no_answer_of_others(models):
