@@ -38,11 +38,12 @@ def load_bundle(name: Path | str) -> Bundle:
     facts = read_facts(path)
     config, family, task = facts.config, facts.family, facts.task
     weights, tensors = _read_weights(path)
+    tokenizer = facts.read_tokenizer()
     try:
         state, left_over = families.from_hugging_face(tensors, family, config.layers, _head(task))
         state |= _read_safetensors(head) if (head := path / "head.safetensors").is_file() else {}
-        if family.name in ("roberta", "longformer") and config.segments > 1 and facts.read_tokenizer().kind == "bpe":
-            segments = "encoder.embeddings.segments.weight"  # of which their tokenizer tells none but the first
+        segments = "encoder.embeddings.segments.weight"
+        if segments in state and not tokenizer.tells_segments:  # none but the first was ever read
             config, state[segments] = config.with_(segments=1), state[segments][:1]
         network = _build(config, state, family, task)
     except ArtifactError as error:
@@ -50,7 +51,7 @@ def load_bundle(name: Path | str) -> Bundle:
     if left_over:
         log.warning("%s: left over, not part of this model: %s", weights, ", ".join(left_over))
     provenance = facts.provenance or {"source": str(name), "left_over": left_over}
-    return Bundle(network, facts.read_tokenizer(), family, provenance, task)
+    return Bundle(network, tokenizer, family, provenance, task)
 
 
 def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> None:
@@ -77,7 +78,7 @@ def write_facts(bundle: Bundle, folder: Path, dtype: str = "float32") -> None:
     own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
     families.write_json(folder / "config.json", settings)
     families.write_json(folder / "bertkit.json", own)
-    bundle.tokenizer.write_files(folder, max_length=config.positions)
+    bundle.tokenizer.write_files(folder, max_length=config.positions, segments=config.segments)
     if task and task.loss == "vectors":
         write_pooling(folder, task.settings, config.width)
 
