@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 import bertkit
 from bertkit.bundle.bundle import load_bundle
 from bertkit.bundle.hub import find_model
-from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError
+from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError, InputError
 
 FILES = ["bertkit.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 
@@ -252,6 +252,12 @@ def test_a_tokenizer_of_another_model_is_refused(folder, model):
         bertkit.load(folder)
 
 
+def test_rounded_weights_are_not_saved(folder, tmp_path):
+    with pytest.raises(InputError, match=r"loaded in torch\.bfloat16, which rounded its weights; load it in fp32"):
+        bertkit.load(folder, device="cpu", precision="bf16").save(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_saving_is_whole_or_not_at_all(model, folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(type(model.tokenizer), "write_files", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
@@ -284,6 +290,7 @@ def test_names_that_are_not_here(tmp_path):
 OWN = [
     ({"task": {"task": "tagging", "max_length": None}}, "of another kind than expected"),
     ({"task": {"task": "tagging", "labels": None}}, "labels is None; expected tuple"),
+    ({"task": {"task": "tagging", "labels": 5}}, "labels is 5; expected tuple"),
     ({"task": {"task": "tagging", "temperature": 0}}, "temperature is 0"),
 ]
 
@@ -312,6 +319,14 @@ def test_weights_in_shards_are_read(model, folder):
         save_file({name: tensors[name] for name in names if names[name] == file}, folder / file)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     assert_same_weights(model, bertkit.load(folder))
+
+
+def test_shards_lie_beside_their_index(folder):
+    names = dict.fromkeys(load_file(folder / "model.safetensors"), "../elsewhere.safetensors")
+    (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ArtifactError, match=r"m/elsewhere\.safetensors: damaged or cut off"):
+        bertkit.load(folder)
 
 
 @pytest.mark.parametrize("family", ["Roberta", "Bert"])

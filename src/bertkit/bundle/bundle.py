@@ -22,7 +22,7 @@ from bertkit.bundle import families, google
 from bertkit.bundle.folder import Bundle, read_facts
 from bertkit.bundle.hub import find_model
 from bertkit.bundle.sentences import write_pooling
-from bertkit.errors import ArtifactError
+from bertkit.errors import ArtifactError, InputError
 from bertkit.model.config import Config
 from bertkit.model.init import Unfilled
 from bertkit.tasks.network import build_network
@@ -57,6 +57,8 @@ def load_bundle(name: Path | str) -> Bundle:
 def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> None:
     """Writes the artifact, whole or not at all; with `half`, in 16 bits."""
     network, task = bundle.network, bundle.task
+    if (kind := next(network.parameters()).dtype) != torch.float32:
+        raise InputError(f"the model was loaded in {kind}, which rounded its weights; load it in fp32 to save it")
     state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
     spelled = families.to_hugging_face(state, bundle.family, network.encoder.config.layers, _head(task))
     tensors, rest = map(_halved, spelled) if half else spelled
@@ -126,7 +128,7 @@ def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
             return file, read(file)
     if shards := read_json(index := path / "model.safetensors.index.json", ArtifactError):
         files = sorted({str(name) for name in shards.get("weight_map", {}).values()})
-        return index, {name: tensor for file in files for name, tensor in _read_safetensors(path / file).items()}
+        return index, {name: tensor for file in files for name, tensor in _read_safetensors(path / Path(file).name).items()}
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, {name: torch.from_numpy(array) for name, array in google.read_checkpoint(checkpoint).items()}
     if (path / "model.onnx").is_file():

@@ -43,8 +43,8 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", None),
     "add_cross_attention": (False, None),
     "is_decoder": (False, None),
-    "quantization_config": (None,),
 }
+QUANTIZED = {"quantization_config": (None,)}  # no family reads weights of others' few bits
 
 
 @dataclass(frozen=True)
@@ -233,6 +233,6 @@ def _check_keys(settings: Settings, family: Family) -> None:
     sizes = [family.keys[ours] for ours in ("vocabulary", "layers", "width", "heads", "feedforward")]
     if missing := [key for key in (*sizes, *family.needed, *family.required) if key not in settings]:
         raise ConfigError(f"the config has no {', '.join(missing)}; expected a {family.name} config with its sizes")
-    for key, harmless in {**family.refused, **family.required}.items():
+    for key, harmless in {**QUANTIZED, **family.refused, **family.required}.items():
         if key in settings and settings[key] not in harmless:
             raise ConfigError(f"{key} is {settings[key]!r}, which is not supported; expected {harmless[0]!r}")
