@@ -69,7 +69,6 @@ class Family:
     classes: Mapping[tuple[str, ...], str]  # heads that are there → class
     heads: Mapping[str, Head]  # task → class
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that must be there, with one of these
-    constants: Mapping[str, Any] = field(default_factory=dict)  # what a config of ours says beside
     read: Callable[[Settings], Settings] = dict  # a config with its keys as the table has them
     write: Callable[[Settings], Settings] = dict  # and back
 
@@ -123,8 +122,8 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     spelled = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     settings[family.keys["activation"]] = spelled[config.activation]
     settings[family.keys["positions"]] += config.first_position
-    required = {key: values[0] for key, values in family.required.items()}
-    return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
+    fixed = {key: values[0] for key, values in {**family.refused, **family.required}.items() if values[0] is not None}
+    return {"model_type": family.name, **fixed, **family.write(settings)}
 
 
 def read_task(settings: Settings, family: Family, positions: int) -> TaskSettings | None:

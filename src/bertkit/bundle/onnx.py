@@ -108,7 +108,8 @@ class _Attend(torch.autograd.Function):
     def symbolic(g: Any, qkv: Any, lengths: Any, heads: int, width: int, *turns: Any) -> Any:
         q, k, v = g.op("Split", qkv, axis_i=-1, outputs=3)
         if turns:
-            q, k = (g.op("com.microsoft::RotaryEmbedding", x, _numbers(g, 0), *turns) for x in (q, k))
+            first = g.op("Constant", value_t=torch.tensor([0]))
+            q, k = (g.op("com.microsoft::RotaryEmbedding", x, first, *turns) for x in (q, k))
         bias = g.op("prim::Constant")
         bias.setType(torch._C.OptionalType.ofTensor())
         mixed = g.op("com.microsoft::MultiHeadAttention", q, k, v, bias, lengths, num_heads_i=heads)
@@ -159,7 +160,3 @@ def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:
     packed = rnn.pack_padded_sequence(x[bucket.tokens], bucket.there.sum(1), batch_first=True, enforce_sorted=False)
     padded, _ = rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
     return padded.flatten(0, 1).index_select(0, batch.order)
-
-
-def _numbers(g: Any, *values: int) -> Any:
-    return g.op("Constant", value_t=torch.tensor(values))
