@@ -136,6 +136,14 @@ def test_attention_is_asked_of_a_model_that_shows_it(models, tmp_path):
         assert (told["fast"], "attention" in told["plain"]) == (["embed", "fill", "next", "tokenize"], True)
 
 
+def test_attention_is_shown_as_far_as_an_answer_goes(client, monkeypatch):
+    """A large model has many heads in many layers: their weights are hundreds of megabytes for a few sentences."""
+    monkeypatch.setattr(http, "LOOKED_AT", 2 * 2 * 4**2)  # two heads in two layers
+    assert client.post("/v1/attention", json={"texts": ["the cat"], "model": "plain"}).status_code == 200
+    reply = client.post("/v1/attention", json={"texts": ["the cat went"], "model": "plain"})
+    assert (reply.status_code, reply.json()["detail"]) == (413, "5 tokens; this model's attention is shown for 4 at most")
+
+
 BAD = [
     ("fill", {"texts": ["the [MASK]", "no mask"]}, "texts", "no [MASK] in 'no mask'"),
     ("fill", {"texts": ["[MASK]"], "top": 99}, "top", "top is 99"),

@@ -33,7 +33,7 @@ from bertkit.tasks.choice import Chosen
 from bertkit.tasks.classification import Classified, Labelled
 from bertkit.tasks.qa import Answered, Span
 
-LOOKED_AT = 256  # tokens; attention grows with their square
+LOOKED_AT = 3_000_000  # weights of all layers and heads, as an answer of some 40 MB tells them
 SAID = {"model_attributes_type": "expected a JSON object, with Content-Type: application/json"}  # clearer than pydantic's
 INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
 TOLD = 10  # faults of a body; more would keep others waiting
@@ -271,8 +271,9 @@ async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
 async def attention(asked: Texts, request: Request) -> Answers[Looked]:
     """Who looks at whom in each text, by layer and head; for short texts."""
     name, batcher = await _admit(request, asked, "attention", asked.texts)
-    if request.state.tokens > LOOKED_AT:
-        raise HTTPException(413, f"{request.state.tokens} tokens; attention is shown for {LOOKED_AT} at most")
+    most = int((LOOKED_AT / (batcher.model.config.layers * batcher.model.config.heads)) ** 0.5)
+    if request.state.tokens > most:
+        raise HTTPException(413, f"{request.state.tokens} tokens; this model's attention is shown for {most} at most")
     found = await asyncio.wrap_future(batcher.ask("attention", asked.texts, tokens=request.state.tokens))
     answers = [Looked(pieces=one.pieces, weights=one.weights.round(4).tolist()) for one in found]
     return Answers(model=name, answers=answers)
