@@ -138,7 +138,7 @@ def test_half_of_a_model_answers_as_transformers_does(electra, tmp_path):
     (encoding,) = ours.encode_texts(["mara is a [MASK] in elmford"], truncate=False, read_mask=True)
     with torch.no_grad():
         expected = theirs.eval()(torch.tensor(encoding.ids[None]).long()).logits[0]
-    (found,) = ours.each("", [encoding], lambda batch: [ours.runner.masked_logits(batch, np.arange(len(encoding)))])
+    (found,) = ours.each("", [encoding], lambda batch: ours.runner.masked_logits(batch, np.arange(len(encoding)), 99))
     np.testing.assert_allclose(found, expected, atol=1e-3)
     (whole,) = bertkit.load(tmp_path / "whole", device="cpu").embed(["mara is a baker"])
     np.testing.assert_allclose(ours.embed(["mara is a baker"])[0], whole, atol=1e-2)

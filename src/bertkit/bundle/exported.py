@@ -113,9 +113,10 @@ class Exported:
             return np.maximum.reduceat(self.vectors(batch), bounds[:-1])
         return np.add.reduceat(self.vectors(batch), bounds[:-1]) / np.diff(bounds)[:, None]
 
-    def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
-        """[M, V]"""
-        return self._run("masked", batch, places)
+    def masked_logits(self, batch: Batch, places: np.ndarray, rows: int) -> Iterator[np.ndarray]:
+        """[M, V], so many rows at a time; for each, the graph begins anew."""
+        for begin in range(0, len(places), rows):
+            yield self._run("masked", batch, places[begin : begin + rows])
 
     def next_logits(self, batch: Batch) -> np.ndarray:
         """[B, 2]"""

@@ -263,7 +263,7 @@ async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
     name, batcher = await _admit(request, asked, "tokenize", asked.texts)
     model = batcher.model
     found = await asyncio.to_thread(model.tokenizer.encode_batch, asked.texts)
-    answers = [Tokenized(pieces=model.spelled(e), ids=e.ids.tolist(), offsets=e.offsets.tolist()) for e in found]
+    answers = [Tokenized(pieces=model.spelled(e.ids), ids=e.ids.tolist(), offsets=e.offsets.tolist()) for e in found]
     return Answers(model=name, answers=answers)
 
 
