@@ -84,7 +84,7 @@ def _told(model: Model) -> Iterator[np.ndarray]:
         data = TaskBatch(batch, places, places, places, known=0, tokens=0)  # type: ignore[arg-type]
         yield runner.tell(data, model.device, "fp32")
     elif runner.can("masked"):
-        yield runner.masked_logits(batch, places)
+        yield from runner.masked_logits(batch, places, len(places))
     if runner.can("next"):
         yield runner.next_logits(batch)
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 import bertkit
 from bertkit.bundle.bundle import load_bundle
 from bertkit.bundle.hub import find_model
-from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError
+from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError, InputError
 
 FILES = ["bertkit.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
 
@@ -138,7 +138,7 @@ def test_half_of_a_model_answers_as_transformers_does(electra, tmp_path):
     (encoding,) = ours.encode_texts(["mara is a [MASK] in elmford"], truncate=False, read_mask=True)
     with torch.no_grad():
         expected = theirs.eval()(torch.tensor(encoding.ids[None]).long()).logits[0]
-    (found,) = ours.each("", [encoding], lambda batch: [ours.runner.masked_logits(batch, np.arange(len(encoding)))])
+    (found,) = ours.each("", [encoding], lambda batch: ours.runner.masked_logits(batch, np.arange(len(encoding)), 99))
     np.testing.assert_allclose(found, expected, atol=1e-3)
     (whole,) = bertkit.load(tmp_path / "whole", device="cpu").embed(["mara is a baker"])
     np.testing.assert_allclose(ours.embed(["mara is a baker"])[0], whole, atol=1e-2)
@@ -210,7 +210,8 @@ ABSURD = [
     ({"hidden_size": ...}, "has no hidden_size"),
     ({"layer_norm_eps": ..., "layer_norm_epz": 1e-5}, 'did you mean "layer_norm_eps"'),
     ({"num_hidden_layers": 3}, r"missing bert\.encoder\.layer\.2"),
-    ({"vocab_size": 12}, "word_embeddings.weight is"),
+    ({"vocab_size": 12}, "the tokenizer has 276 pieces, the model knows 12; they do not belong together"),
+    ({"vocab_size": 300}, "word_embeddings.weight is"),
     ({"architectures": "BertForSequenceClassification"}, "architectures is .*; expected a list"),
     ({"architectures": ["BertForSequenceClassification"], "id2label": ["a", "b"]}, "of another kind than expected"),
     (
@@ -251,6 +252,12 @@ def test_a_tokenizer_of_another_model_is_refused(folder, model):
         bertkit.load(folder)
 
 
+def test_rounded_weights_are_not_saved(folder, tmp_path):
+    with pytest.raises(InputError, match=r"loaded in torch\.bfloat16, which rounded its weights; load it in fp32"):
+        bertkit.load(folder, device="cpu", precision="bf16").save(tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_saving_is_whole_or_not_at_all(model, folder, monkeypatch):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(type(model.tokenizer), "write_files", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
@@ -283,6 +290,7 @@ def test_names_that_are_not_here(tmp_path):
 OWN = [
     ({"task": {"task": "tagging", "max_length": None}}, "of another kind than expected"),
     ({"task": {"task": "tagging", "labels": None}}, "labels is None; expected tuple"),
+    ({"task": {"task": "tagging", "labels": 5}}, "labels is 5; expected tuple"),
     ({"task": {"task": "tagging", "temperature": 0}}, "temperature is 0"),
 ]
 
@@ -313,7 +321,16 @@ def test_weights_in_shards_are_read(model, folder):
     assert_same_weights(model, bertkit.load(folder))
 
 
-def test_roberta_s_tokenizer_tells_of_one_segment(tmp_path):
+def test_shards_lie_beside_their_index(folder):
+    names = dict.fromkeys(load_file(folder / "model.safetensors"), "../elsewhere.safetensors")
+    (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    with pytest.raises(ArtifactError, match=r"m/elsewhere\.safetensors: damaged or cut off"):
+        bertkit.load(folder)
+
+
+@pytest.mark.parametrize("family", ["Roberta", "Bert"])
+def test_roberta_s_tokenizer_tells_of_one_segment(family, tmp_path):
     """transformers' configuration has two unless told, of which the second is never read."""
     transformers = pytest.importorskip("transformers")
     (tmp_path / "s.txt").write_text("she bakes the bread and he mends the nets\n" * 20)
@@ -321,14 +338,36 @@ def test_roberta_s_tokenizer_tells_of_one_segment(tmp_path):
     sizes = dict(
         hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, pad_token_id=tokenizer.pad
     )
-    settings = transformers.RobertaConfig(vocab_size=len(tokenizer), num_labels=3, initializer_range=0.5, **sizes)
-    theirs = transformers.RobertaForSequenceClassification(settings).eval()
+    told = dict(vocab_size=len(tokenizer), type_vocab_size=2, num_labels=3, initializer_range=0.5)
+    settings = getattr(transformers, f"{family}Config")(**told, **sizes)
+    theirs = getattr(transformers, f"{family}ForSequenceClassification")(settings).eval()
     theirs.save_pretrained(tmp_path / "m")
     tokenizer.write_files(tmp_path / "m")
     found = bertkit.load(tmp_path / "m", device="cpu")
     ids = tokenizer.encode_batch(["she bakes"], ["the bread"])[0].ids
     expected = theirs(torch.from_numpy(ids)[None].long()).logits.softmax(-1)[0].tolist()
     assert list(found.classify("she bakes", "the bread").probabilities.values()) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [("wordpiece", "bert"), ("bpe", "bert"), ("unigram", "albert"), ("wordpiece", "roberta"), ("bpe", "roberta")],
+)
+def test_pairs_are_read_by_transformers_as_here(kind, family, tmp_path):
+    """Its tokenizers tell the segments if the folder says so, whatever the kind of pieces."""
+    transformers = pytest.importorskip("transformers")
+    (tmp_path / "s.txt").write_text("she bakes the bread and he mends the nets\n" * 20)
+    size = {"wordpiece": 60, "bpe": 300, "unigram": 40}[kind]
+    tokenizer = bertkit.learn_vocabulary([tmp_path / "s.txt"], size, tmp_path / "v", kind=kind).tokenizer
+    model = bertkit.create("tiny", tokenizer, family=family, positions=64, embedding=64 * (family == "albert"), init_std=0.5)
+    model.save(tmp_path / "m")
+    asked = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("she bakes", "he mends", return_tensors="pt")
+    assert ("token_type_ids" in asked) == (model.config.segments > 1)
+    encoding = bertkit.load(tmp_path / "m", device="cpu").tokenizer.encode("she bakes", "he mends")
+    with torch.no_grad():
+        expected = transformers.AutoModel.from_pretrained(tmp_path / "m").eval()(**asked).last_hidden_state[0]
+    (found,) = model.each("", [encoding], lambda batch: [model.runner.vectors(batch)])
+    np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def tuned(model, tmp_path, **settings):

@@ -1,5 +1,6 @@
 """Exported folders: run without torch, read nothing outside themselves, and say what they cannot do."""
 
+import os
 import pickle
 import subprocess
 import sys
@@ -9,10 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.exports import bundle_of, exported
+from support.protobuf_writer import field
 
 import bertkit
 from bertkit.bundle.bundle import save_bundle
-from bertkit.bundle.exported import Exported
+from bertkit.bundle.exported import Exported, outside
 from bertkit.errors import ArtifactError, InputError, MissingExtra
 from bertkit.serve.predictor import Model
 
@@ -77,6 +79,18 @@ def test_data_outside_the_folder_is_refused(folder, place):
     point_elsewhere(folder, place)
     with pytest.raises(ArtifactError, match=r"names data at .*; expected a file beside it"):
         bertkit.load(folder)
+
+
+def test_of_a_place_that_is_told_twice_the_last_counts():
+    """As the runtime reads it."""
+    entry = field(1, b"offset") + field(1, b"location") + field(2, b"model.onnx.data") + field(2, b"../secret")
+    assert [*outside(field(7, field(5, field(13, entry))))] == ["../secret"]
+
+
+def test_cores_are_those_that_torch_would_take(folder, monkeypatch):
+    for told, threads in (("3", 3), ("4,2", os.cpu_count()), ("", os.cpu_count())):
+        monkeypatch.setenv("OMP_NUM_THREADS", told)
+        assert bertkit.load(folder).runner.threads == threads
 
 
 @pytest.mark.parametrize("content", [b"", b"\x3a\xff\xff\xff\x0f", b"not a graph"])

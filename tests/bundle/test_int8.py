@@ -1,6 +1,7 @@
 """Eight bits: close to the network, and nothing depends on what else is in the batch."""
 
 import numpy as np
+import onnx
 import pytest
 from support.exports import TOKENIZER, bundle_of, exported
 from support.records import RECORDS
@@ -11,9 +12,12 @@ from bertkit.model.device import find_device
 
 
 @pytest.mark.parametrize("member", FAMILIES)
-def test_a_text_does_not_see_its_neighbours(member, tmp_path):
+def test_a_text_does_not_see_its_neighbours(member, tmp_path, capfd):
     bundle = bundle_of(member, "classification")
     found, task = exported(bundle, tmp_path / "m", int8=True), bundle.task
+    assert "Warning" not in capfd.readouterr().err
+    told = onnx.load(tmp_path / "m" / "model.onnx", load_external_data=False)
+    assert {node.domain for node in told.graph.node} <= {known.domain for known in told.opset_import}
     inputs = [unit[0] for unit in task.units(RECORDS["classification"], TOKENIZER)]
     data = lay_units([[one] for one in inputs], task.layout)
     together = found.network.tell(data)

@@ -70,6 +70,7 @@ def test_strangers_are_refused_by_name():
         ("deberta-v2", {"pooler_hidden_act": "tanh"}, "pooler_hidden_act is 'tanh'"),
         ("electra", {"summary_type": "last"}, "summary_type is 'last'"),
         ("roberta", {"is_decoder": True}, "is_decoder is True"),
+        *((name, {"quantization_config": {"bits": 8}}, "quantization_config is") for name in FAMILIES),
     ],
 )
 def test_what_changes_the_computation_is_refused(name, changes, message):

@@ -26,6 +26,7 @@ from bertkit.text.tokenizer import Tokenizer
 WHY = "needs the extra serve, and httpx2 from the extra dev"
 http = pytest.importorskip("bertkit.serve.http", reason=WHY)
 httpx2 = pytest.importorskip("httpx2", reason=WHY)
+fastapi = pytest.importorskip("fastapi", reason=WHY)
 TestClient = pytest.importorskip("fastapi.testclient", reason=WHY).TestClient
 Limits, create_app = http.Limits, http.create_app
 
@@ -135,6 +136,14 @@ def test_attention_is_asked_of_a_model_that_shows_it(models, tmp_path):
         assert (told["fast"], "attention" in told["plain"]) == (["embed", "fill", "next", "tokenize"], True)
 
 
+def test_attention_is_shown_as_far_as_an_answer_goes(client, monkeypatch):
+    """A large model has many heads in many layers: their weights are hundreds of megabytes for a few sentences."""
+    monkeypatch.setattr(http, "LOOKED_AT", 2 * 2 * 4**2)  # two heads in two layers
+    assert client.post("/v1/attention", json={"texts": ["the cat"], "model": "plain"}).status_code == 200
+    reply = client.post("/v1/attention", json={"texts": ["the cat went"], "model": "plain"})
+    assert (reply.status_code, reply.json()["detail"]) == (413, "5 tokens; this model's attention is shown for 4 at most")
+
+
 BAD = [
     ("fill", {"texts": ["the [MASK]", "no mask"]}, "texts", "no [MASK] in 'no mask'"),
     ("fill", {"texts": ["[MASK]"], "top": 99}, "top", "top is 99"),
@@ -177,6 +186,13 @@ def test_nonsense_is_the_clients_fault(client, content):
     reply.json()
 
 
+@pytest.mark.parametrize("body", [{"texts": [1] * 20_000}, {"texts": ["a"], **{f"k{n}": 1 for n in range(20_000)}}])
+def test_of_many_faults_a_few_are_told(client, body):
+    """A million of them would be a long answer, made while all others wait."""
+    reply = client.post("/v1/embed", json=body)
+    assert (reply.status_code, len(reply.content) < 2000) == (422, True)
+
+
 def test_json_that_is_not_called_so_is_told_how(client):
     for content, kind in ((b'{"texts": ["the cat"]}', "application/x-www-form-urlencoded"), (b"[1]", "application/json")):
         (told,) = client.post("/v1/embed", content=content, headers={"Content-Type": kind}).json()["detail"]
@@ -205,6 +221,15 @@ def test_the_key(model):
     assert client.get("/metrics").status_code == 401
     assert client.get("/v1/models", headers={"Authorization": "Bearer schlüssel".encode()}).status_code == 200
     assert client.get("/health").status_code == 200
+
+
+def test_the_key_is_asked_for_below_another_application_s_path_too(model):
+    app, outer = create_app({"m": model}, key="secret"), fastapi.FastAPI()
+    outer.mount("/below", app)
+    for client in (TestClient(outer), TestClient(app, root_path="/below")):
+        assert client.get("/below/v1/models").status_code == client.get("/below/metrics").status_code == 401
+        assert client.get("/below/v1/models", headers={"Authorization": "Bearer secret"}).status_code == 200
+        assert client.get("/below/health").status_code == 200
 
 
 def test_many_clients_get_no_answer_of_others(models):

@@ -39,9 +39,11 @@ SHOWN = {
 
 @pytest.fixture(scope="module")
 def address(models):  # noqa: F811
-    """A server in a thread."""
-    door = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(http.create_app(models), log_level="warning", access_log=False))
+    """A server in a thread; what it serves is found below another path, too."""
+    door, app, inner = socket.create_server(("127.0.0.1", 0)), http.FastAPI(), http.create_app(models)
+    app.mount("/below", inner)
+    app.mount("", inner)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [door]})
     thread.start()
     while not server.started:
@@ -77,6 +79,16 @@ def test_every_panel_answers(address, browser, width, tmp_path):
         assert "ms" in page.inner_text("#time") and f"/v1/{name}" in page.inner_text("#curl")
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), f"{name} is wider than the page"
     assert not wrong
+    page.close()
+
+
+def test_it_asks_the_server_that_gave_the_page(address, browser):
+    """Which may be found below another's path."""
+    page = browser.new_page()
+    page.goto(f"{address}/below/#tokenize")
+    page.click("button.go")
+    page.wait_for_selector("#answer .piece")
+    assert f"{address}/below/v1/tokenize" in page.inner_text("#curl")
     page.close()
 
 

@@ -5,12 +5,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.exports import bundle_of
+from support.exports import bundle_of, exported
 from support.stories import stories
 
 import bertkit
 from bertkit.errors import ArtifactError, InputError
 from bertkit.model.device import find_device
+from bertkit.serve import predictor
 from bertkit.serve.predictor import word_spans
 from bertkit.text.tokenizer import SPECIALS, Tokenizer
 
@@ -32,6 +33,22 @@ def test_fill_gives_the_likeliest_pieces_of_each_mask(still):
     assert (len(two), len(three)) == (2, 3)
     whole = still.fill("mara is a [MASK] .", top=still.config.vocabulary)[0]
     assert sum(candidate.probability for candidate in whole) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_masks_are_filled_a_few_at_a_time(graph, tmp_path, monkeypatch):
+    """Each is scored for the whole vocabulary: all of a batch would take gigabytes."""
+    model = bertkit.Model(exported(bundle_of(), tmp_path / "m") if graph else bundle_of(), device="cpu")
+    sizes, softmax = [], predictor.softmax
+    monkeypatch.setattr(predictor, "softmax", lambda logits: sizes.append(len(logits)) or softmax(logits))
+    texts = ["[MASK] [MASK] the [MASK]", "[MASK]", "the cat [MASK] [MASK] [MASK]"]
+    expected = model.fill(texts)
+    monkeypatch.setattr(predictor, "SCORES", 2 * model.config.vocabulary)
+    again = model.fill(texts)
+    assert sizes == [7, 2, 2, 2, 1]
+    assert [[[one.piece for one in few] for few in text] for text in again] == [
+        [[one.piece for one in few] for few in text] for text in expected
+    ]
 
 
 def test_fill_equals_transformers(still, tmp_path):

@@ -22,7 +22,7 @@ from bertkit.bundle import families, google
 from bertkit.bundle.folder import Bundle, read_facts
 from bertkit.bundle.hub import find_model
 from bertkit.bundle.sentences import write_pooling
-from bertkit.errors import ArtifactError
+from bertkit.errors import ArtifactError, InputError
 from bertkit.model.config import Config
 from bertkit.model.init import Unfilled
 from bertkit.tasks.network import build_network
@@ -38,11 +38,12 @@ def load_bundle(name: Path | str) -> Bundle:
     facts = read_facts(path)
     config, family, task = facts.config, facts.family, facts.task
     weights, tensors = _read_weights(path)
+    tokenizer = facts.read_tokenizer()
     try:
         state, left_over = families.from_hugging_face(tensors, family, config.layers, _head(task))
         state |= _read_safetensors(head) if (head := path / "head.safetensors").is_file() else {}
-        if family.name in ("roberta", "longformer") and config.segments > 1 and facts.read_tokenizer().kind == "bpe":
-            segments = "encoder.embeddings.segments.weight"  # of which their tokenizer tells none but the first
+        segments = "encoder.embeddings.segments.weight"
+        if segments in state and not tokenizer.tells_segments:  # none but the first was ever read
             config, state[segments] = config.with_(segments=1), state[segments][:1]
         network = _build(config, state, family, task)
     except ArtifactError as error:
@@ -50,12 +51,14 @@ def load_bundle(name: Path | str) -> Bundle:
     if left_over:
         log.warning("%s: left over, not part of this model: %s", weights, ", ".join(left_over))
     provenance = facts.provenance or {"source": str(name), "left_over": left_over}
-    return Bundle(network, facts.read_tokenizer(), family, provenance, task)
+    return Bundle(network, tokenizer, family, provenance, task)
 
 
 def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> None:
     """Writes the artifact, whole or not at all; with `half`, in 16 bits."""
     network, task = bundle.network, bundle.task
+    if (kind := next(network.parameters()).dtype) != torch.float32:
+        raise InputError(f"the model was loaded in {kind}, which rounded its weights; load it in fp32 to save it")
     state = {name: tensor.detach().float().cpu().contiguous() for name, tensor in network.state_dict().items()}
     spelled = families.to_hugging_face(state, bundle.family, network.encoder.config.layers, _head(task))
     tensors, rest = map(_halved, spelled) if half else spelled
@@ -77,7 +80,7 @@ def write_facts(bundle: Bundle, folder: Path, dtype: str = "float32") -> None:
     own = {"format": 1, "bertkit": __version__, "task": told, "provenance": bundle.provenance}
     families.write_json(folder / "config.json", settings)
     families.write_json(folder / "bertkit.json", own)
-    bundle.tokenizer.write_files(folder, max_length=config.positions)
+    bundle.tokenizer.write_files(folder, max_length=config.positions, segments=config.segments)
     if task and task.loss == "vectors":
         write_pooling(folder, task.settings, config.width)
 
@@ -125,7 +128,7 @@ def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
             return file, read(file)
     if shards := read_json(index := path / "model.safetensors.index.json", ArtifactError):
         files = sorted({str(name) for name in shards.get("weight_map", {}).values()})
-        return index, {name: tensor for file in files for name, tensor in _read_safetensors(path / file).items()}
+        return index, {name: tensor for file in files for name, tensor in _read_safetensors(path / Path(file).name).items()}
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, {name: torch.from_numpy(array) for name, array in google.read_checkpoint(checkpoint).items()}
     if (path / "model.onnx").is_file():

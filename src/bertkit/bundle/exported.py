@@ -79,7 +79,7 @@ class Exported:
     grids = False  # the graph makes its own
 
     def __init__(self, facts: Facts, threads: int = 0):
-        self.facts, self.config, self.threads = facts, facts.config, threads or os.cpu_count() or 1
+        self.facts, self.config, self.threads = facts, facts.config, threads or _cores()
         self.budget = SHARE * self.threads
         self.session = start(facts.folder / GRAPH, self.threads)
         if all(one.name != "boundaries" for one in self.session.get_inputs()):
@@ -113,9 +113,10 @@ class Exported:
             return np.maximum.reduceat(self.vectors(batch), bounds[:-1])
         return np.add.reduceat(self.vectors(batch), bounds[:-1]) / np.diff(bounds)[:, None]
 
-    def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
-        """[M, V]"""
-        return self._run("masked", batch, places)
+    def masked_logits(self, batch: Batch, places: np.ndarray, rows: int) -> Iterator[np.ndarray]:
+        """[M, V], so many rows at a time; for each, the graph begins anew."""
+        for begin in range(0, len(places), rows):
+            yield self._run("masked", batch, places[begin : begin + rows])
 
     def next_logits(self, batch: Batch) -> np.ndarray:
         """[B, 2]"""
@@ -144,6 +145,12 @@ class Exported:
         return self.session.run([output], feed)[0]
 
 
+def _cores() -> int:
+    """As many as torch would take: what OMP_NUM_THREADS says, or all."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return (int(told) if told.isdigit() else 0) or os.cpu_count() or 1
+
+
 def start(file: Path, threads: int) -> Any:
     """A session. Data outside the graph must lie beside it: a path could lead anywhere."""
     try:
@@ -164,8 +171,8 @@ def start(file: Path, threads: int) -> Any:
 def outside(message: bytes, kind: str = "model") -> Iterator[str]:
     """The names of the files in which a graph's tensors lie."""
     fields = protobuf.message(message)
-    if kind == "entry" and fields.get(1) == [b"location"]:
-        yield fields[2][0].decode()
+    if kind == "entry" and fields.get(1, [b""])[-1] == b"location":  # of what is told twice, the last counts
+        yield fields[2][-1].decode()
     for number, part in PARTS.get(kind, {}).items():
         for inner in fields.get(number, []):
             yield from outside(inner, part)

@@ -43,8 +43,8 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute", None),
     "add_cross_attention": (False, None),
     "is_decoder": (False, None),
-    "quantization_config": (None,),
 }
+QUANTIZED = {"quantization_config": (None,)}  # no family reads weights of others' few bits
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,6 @@ class Family:
     classes: Mapping[tuple[str, ...], str]  # heads that are there → class
     heads: Mapping[str, Head]  # task → class
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that must be there, with one of these
-    constants: Mapping[str, Any] = field(default_factory=dict)  # what a config of ours says beside
     read: Callable[[Settings], Settings] = dict  # a config with its keys as the table has them
     write: Callable[[Settings], Settings] = dict  # and back
 
@@ -123,8 +122,8 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
     spelled = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     settings[family.keys["activation"]] = spelled[config.activation]
     settings[family.keys["positions"]] += config.first_position
-    required = {key: values[0] for key, values in family.required.items()}
-    return {"model_type": family.name, **required, **family.constants, **family.write(settings)}
+    fixed = {key: values[0] for key, values in {**family.refused, **family.required}.items() if values[0] is not None}
+    return {"model_type": family.name, **fixed, **family.write(settings)}
 
 
 def read_task(settings: Settings, family: Family, positions: int) -> TaskSettings | None:
@@ -233,6 +232,6 @@ def _check_keys(settings: Settings, family: Family) -> None:
     sizes = [family.keys[ours] for ours in ("vocabulary", "layers", "width", "heads", "feedforward")]
     if missing := [key for key in (*sizes, *family.needed, *family.required) if key not in settings]:
         raise ConfigError(f"the config has no {', '.join(missing)}; expected a {family.name} config with its sizes")
-    for key, harmless in {**family.refused, **family.required}.items():
+    for key, harmless in {**QUANTIZED, **family.refused, **family.required}.items():
         if key in settings and settings[key] not in harmless:
             raise ConfigError(f"{key} is {settings[key]!r}, which is not supported; expected {harmless[0]!r}")

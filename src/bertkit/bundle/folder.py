@@ -93,8 +93,9 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
         theirs = TaskSettings(**values)
         for name, usual in vars(TaskSettings()).items():
-            if usual is not None and not isinstance(getattr(theirs, name), (type(usual), int)):
-                raise ConfigError(f"{name} is {getattr(theirs, name)!r}; expected {type(usual).__name__}")
+            kind = type(usual)
+            if usual is not None and type(getattr(theirs, name)) not in (kind, {float: int}.get(kind)):
+                raise ConfigError(f"{name} is {getattr(theirs, name)!r}; expected {kind.__name__}")
     if theirs is None:
         return None
     check_choice("the task of bertkit.json", theirs.task, TASKS, ConfigError)

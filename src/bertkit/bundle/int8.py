@@ -12,6 +12,7 @@ from bertkit.errors import import_extra
 
 STEPS = 63  # of a weight to each side: with 127, sums of two products overflow where a processor lacks VNNI
 MIDDLE = 128  # the 8-bit number that stands for 0 in activations, which have 127 steps to each side
+MICROSOFT = "com.microsoft"  # whose operators multiply whole numbers
 NARROW = 32  # outputs of a map below which it stays as it is
 CONSTANTS: dict[str, Any] = {"one": np.float32(1), "step": np.float32(1 / 127), "least": np.float32(1e-12)}
 CONSTANTS |= {"middle": np.uint8(MIDDLE), "columns": np.array([1])}
@@ -40,6 +41,8 @@ def quantize(model: Any) -> None:
     del graph.node[:], graph.initializer[:]
     graph.node.extend(nodes)
     graph.initializer.extend(tensor for name, tensor in tensors.items() if name in used)
+    if all(known.domain != MICROSOFT for known in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
 
 def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
@@ -75,6 +78,6 @@ def _product(helper: Any, old: Any) -> list[Any]:
     """The map of whole numbers, scaled back [T, C]; and its bias."""
     node, (x, name, *bias), (y,) = helper.make_node, old.input, old.output
     whole = [f"{x}.int8", f"{name}.int8", "one", f"{name}.scales", "middle"]
-    product = node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain="com.microsoft")
+    product = node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain=MICROSOFT)
     scaled = node("Mul", [f"{y}.whole", f"{x}.scales"], [f"{y}.scaled" if bias else y])
     return [product, scaled, node("Add", [f"{y}.scaled", *bias], [y])] if bias else [product, scaled]

@@ -128,7 +128,6 @@ ALBERT = Family(
     keys=KEYS | {"embedding": "embedding_size"},
     needed=("embedding_size",),
     refused=PLAIN | {"num_hidden_groups": (1,), "inner_group_num": (1,)},
-    constants={"num_hidden_groups": 1, "inner_group_num": 1},
     names=_embeddings("albert.embeddings")
     | pair("encoder.embeddings.widen", "albert.encoder.embedding_hidden_mapping_in")
     | _qkv(f"{_ALBERT}.attention", ("query", "key", "value"))
@@ -156,7 +155,6 @@ ELECTRA = Family(
     name="electra",
     keys=KEYS | {"embedding": "embedding_size"},
     refused=PLAIN | dict(summary_type=("first",), summary_use_proj=(True,), summary_activation=("gelu",)),
-    constants={"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu", "summary_last_dropout": 0.1},
     names=_body("electra") | pair("encoder.embeddings.widen", "electra.embeddings_project"),
     pretraining=_masked("generator_predictions.dense", "generator_predictions.LayerNorm", "generator_lm_head.bias")
     | pair("replaced.dense", "discriminator_predictions.dense")
@@ -176,7 +174,6 @@ DEBERTA = Family(
     | dict(legacy=(True,), pooler_hidden_act=("gelu",)),
     required=dict(relative_attention=(True,), position_biased_input=(False,), share_att_key=(True,))
     | dict(norm_rel_ebd=("layer_norm",), pos_att_type=(["p2c", "c2p"], ["c2p", "p2c"], "p2c|c2p", "c2p|p2c")),
-    constants=dict(max_relative_positions=-1, pooler_hidden_act="gelu", legacy=True),
     names=_body("deberta", ("query_proj", "key_proj", "value_proj"))
     | {"encoder.positions.table.weight": ("deberta.encoder.rel_embeddings.weight",)}
     | pair("encoder.positions.norm", "deberta.encoder.LayerNorm"),

@@ -4,8 +4,7 @@ T tokens, B sequences, M places, n sequences of a grid, L its length, H heads, K
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import rnn
-from torch.onnx import symbolic_helper
 
 from bertkit.bundle.exported import GRAPH
 from bertkit.bundle.int8 import quantize
@@ -110,7 +108,8 @@ class _Attend(torch.autograd.Function):
     def symbolic(g: Any, qkv: Any, lengths: Any, heads: int, width: int, *turns: Any) -> Any:
         q, k, v = g.op("Split", qkv, axis_i=-1, outputs=3)
         if turns:
-            q, k = (g.op("com.microsoft::RotaryEmbedding", x, _numbers(g, 0), *turns) for x in (q, k))
+            first = g.op("Constant", value_t=torch.tensor([0]))
+            q, k = (g.op("com.microsoft::RotaryEmbedding", x, first, *turns) for x in (q, k))
         bias = g.op("prim::Constant")
         bias.setType(torch._C.OptionalType.ofTensor())
         mixed = g.op("com.microsoft::MultiHeadAttention", q, k, v, bias, lengths, num_heads_i=heads)
@@ -135,7 +134,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     ids = torch.arange(int(sizes.sum())) % network.encoder.config.vocabulary
     example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:3], "told": sizes[:2] % 3}
     outputs = ["vectors", *graph.heads]
-    with _windows(), warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # that tracing is old, and that it records what happens
         torch.onnx.export(
             graph,
@@ -146,7 +145,6 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
             dynamic_axes={name: {0: name} for name in (*example, *outputs)},
             opset_version=OPSET,
             dynamo=False,
-            custom_opsets={"com.microsoft": 1},
         )
     model = onnx.load(file)
     for old in folder.iterdir():  # weights of more than 2 GB lie in files of their own
@@ -162,30 +160,3 @@ def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:
     packed = rnn.pack_padded_sequence(x[bucket.tokens], bucket.there.sum(1), batch_first=True, enforce_sorted=False)
     padded, _ = rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
     return padded.flatten(0, 1).index_select(0, batch.order)
-
-
-@contextmanager
-def _windows() -> Iterator[None]:
-    """While it lasts, tracing writes windows our way."""
-    torch.onnx.register_custom_op_symbolic("aten::unfold", _unfold, OPSET)
-    try:
-        yield
-    finally:
-        torch.onnx.unregister_custom_op_symbolic("aten::unfold", OPSET)
-
-
-@symbolic_helper.parse_args("v", "i", "i", "i")
-def _unfold(g: Any, x: Any, dim: int, size: int, step: int) -> Any:
-    """Windows of a dimension whose length is not known yet; what is in a window becomes the last dimension."""
-    length = g.op("Gather", g.op("Shape", x), _numbers(g, dim))
-    count = g.op("Add", g.op("Div", g.op("Sub", length, _numbers(g, size)), _numbers(g, step)), _numbers(g, 1))
-    zero, one = (g.op("Constant", value_t=torch.tensor(value)) for value in (0, 1))
-    begins = g.op("Mul", g.op("Range", zero, g.op("Squeeze", count), one), _numbers(g, step))
-    index = g.op("Add", g.op("Unsqueeze", begins, _numbers(g, 1)), g.op("Constant", value_t=torch.arange(size)))
-    rank = x.type().dim()
-    order = [place for place in range(rank + 1) if place != dim + 1]
-    return g.op("Transpose", g.op("Gather", x, index, axis_i=dim), perm_i=[*order, dim + 1])
-
-
-def _numbers(g: Any, *values: int) -> Any:
-    return g.op("Constant", value_t=torch.tensor(values))

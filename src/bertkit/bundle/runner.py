@@ -1,6 +1,6 @@
 """A network on a device, by torch: batches of arrays in, arrays out. bundle/exported.py does the same without torch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any
 
@@ -56,12 +56,13 @@ class Runner:
         return fetched(torch.segment_reduce(self.encoded(here).float(), kind, lengths=lengths, unsafe=True))
 
     @torch.inference_mode()
-    def masked_logits(self, batch: Batch, places: np.ndarray) -> np.ndarray:
-        """[M, V]"""
+    def masked_logits(self, batch: Batch, places: np.ndarray, rows: int) -> Iterator[np.ndarray]:
+        """[M, V], so many rows at a time."""
         here, at = self._here(batch), torch.from_numpy(places).to(self.device)
-        if self.compiled:  # for one shape: all tokens, as the number of places differs
-            return fetched(self.network.masked_logits(self.encoded(here).index_select(0, at)))
-        return fetched(self.network.masked_logits(self.encoded(here, at)))
+        # Compiled for one shape: all tokens, as the number of places differs.
+        x = self.encoded(here).index_select(0, at) if self.compiled else self.encoded(here, at)
+        for part in x.split(rows):
+            yield fetched(self.network.masked_logits(part))
 
     @torch.inference_mode()
     def next_logits(self, batch: Batch) -> np.ndarray:

@@ -29,13 +29,13 @@ def attend_near(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, window: int, drop
 
 def _neighbours(x: Tensor, window: int, fill: int) -> Tensor:
     """[n, H, L, K] as what each block sees [n·b, H, 3 w, K]."""
-    x = F.pad(x, (0, 0, window, window + fill)).unfold(2, 3 * window, window)  # [n, H, b, K, 3 w]
-    return x.permute(0, 2, 1, 4, 3).flatten(0, 1)
+    x = F.pad(x, (0, 0, window, window + fill)).unflatten(2, (-1, window))  # [n, H, b + 2, w, K]
+    return torch.cat([x[:, :, :-2], x[:, :, 1:-1], x[:, :, 2:]], 3).transpose(1, 2).flatten(0, 1)
 
 
 def _near(seen: Tensor, window: int, fill: int) -> Tensor:
     """Who sees whom in a block and its neighbours. All see themselves: what is not read must not be NaN either."""
-    there = F.pad(seen, (window, window + fill)).unfold(1, 3 * window, window).flatten(0, 1)  # [n·b, 3 w]
+    there = _neighbours(seen[:, None, :, None], window, fill).transpose(2, 3)  # [n·b, 1, 1, 3 w]
     own = torch.arange(window, device=seen.device)[:, None] + window
     distance = (own - torch.arange(3 * window, device=seen.device)).abs()  # [w, 3 w]
-    return ((distance <= window) & there[:, None] | (distance == 0))[:, None]
+    return (distance <= window) & there | (distance == 0)

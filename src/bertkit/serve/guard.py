@@ -29,6 +29,7 @@ REFUSALS = {
     504: "The answer took too long.",
 }
 GONE = 499  # the client did not wait for its answer
+OPEN = ("/", "/health", "/ready", "/openapi.json")  # to everybody, with a key too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +121,10 @@ class Guard:
             self.desk.note(scope, status or GONE, time.perf_counter() - begin)
 
     def _refuse(self, scope: Any) -> Response | None:
-        """Without looking at the body: probes and the page about the routes are open, the rest needs the key."""
+        """Without looking at the body: probes and the pages about the routes are open, the rest needs the key."""
         given = dict(scope["headers"]).get(b"authorization", b"")
         known = not self.desk.key or hmac.compare_digest(given[:7].lower() + given[7:], b"bearer " + self.desk.key.encode())
-        if not known and scope["path"].startswith(("/v1/", "/metrics")):
+        if not known and scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN:
             return refusal(401, **{"WWW-Authenticate": "Bearer"})
         draining = self.desk.draining and scope["method"] == "POST"
         return refusal(503, Connection="close") if draining else None

@@ -33,10 +33,12 @@ from bertkit.tasks.choice import Chosen
 from bertkit.tasks.classification import Classified, Labelled
 from bertkit.tasks.qa import Answered, Span
 
-LOOKED_AT = 256  # tokens; attention grows with their square
+LOOKED_AT = 3_000_000  # weights of all layers and heads, as an answer of some 40 MB tells them
 SAID = {"model_attributes_type": "expected a JSON object, with Content-Type: application/json"}  # clearer than pydantic's
 INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
+TOLD = 10  # faults of a body; more would keep others waiting
 Named = TypeVar("Named")
+Strings = Annotated[list[str], Field(fail_fast=True)]
 
 
 def _shape(kind: type, **changes: Any) -> Any:
@@ -58,7 +60,7 @@ class Asked(BaseModel):
 
 
 class Texts(Asked):
-    texts: list[str] = Field(min_length=1, examples=[["She kneads the dough.", "He mends the ropes."]])
+    texts: Strings = Field(min_length=1, examples=[["She kneads the dough.", "He mends the ropes."]])
 
 
 class Cut(Texts):
@@ -66,12 +68,12 @@ class Cut(Texts):
 
 
 class Fill(Cut):
-    texts: list[str] = Field(min_length=1, examples=[["Paris is the [MASK] of France."]])
+    texts: Strings = Field(min_length=1, examples=[["Paris is the [MASK] of France."]])
     top: int = Field(5, ge=1, le=100, description="How many candidates for each [MASK].")
 
 
 class Pairs(Texts):
-    pairs: list[str] | None = Field(None, description="The second text of each, in the same order.")
+    pairs: Strings | None = Field(None, description="The second text of each, in the same order.")
 
 
 class Ask(Asked):
@@ -81,7 +83,7 @@ class Ask(Asked):
 
 class Choose(Asked):
     prompt: str = Field(examples=["She opened the door and"])
-    options: list[str] = Field(min_length=2, examples=[["went in.", "was a table."]])
+    options: Strings = Field(min_length=2, examples=[["went in.", "was a table."]])
 
 
 class Embed(Cut):
@@ -99,7 +101,7 @@ class Embeddings(BaseModel):
     """As OpenAI's clients ask."""
 
     model: str | None = None
-    input: str | Annotated[list[str], Field(min_length=1)] = Field(examples=["She kneads the dough."])
+    input: str | Annotated[Strings, Field(min_length=1)] = Field(examples=["She kneads the dough."])
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, description="The model's own, if it is said at all.")
 
@@ -153,7 +155,7 @@ async def _refuse(request: Request, error: Any) -> Response:
     if isinstance(error, Busy):
         return refusal(429 if isinstance(error, QueueFull) else 503, str(error), **{"Retry-After": "1"})
     if isinstance(error, RequestValidationError):
-        details = [{"loc": e["loc"], "msg": SAID.get(e["type"], e["msg"]), "type": e["type"]} for e in error.errors()]
+        details = [{"loc": e["loc"], "msg": SAID.get(e["type"], e["msg"]), "type": e["type"]} for e in error.errors()[:TOLD]]
         if details[0]["type"] == "json_invalid":
             return refusal(400)
     else:
@@ -261,7 +263,7 @@ async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
     name, batcher = await _admit(request, asked, "tokenize", asked.texts)
     model = batcher.model
     found = await asyncio.to_thread(model.tokenizer.encode_batch, asked.texts)
-    answers = [Tokenized(pieces=model.spelled(e), ids=e.ids.tolist(), offsets=e.offsets.tolist()) for e in found]
+    answers = [Tokenized(pieces=model.spelled(e.ids), ids=e.ids.tolist(), offsets=e.offsets.tolist()) for e in found]
     return Answers(model=name, answers=answers)
 
 
@@ -269,8 +271,9 @@ async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
 async def attention(asked: Texts, request: Request) -> Answers[Looked]:
     """Who looks at whom in each text, by layer and head; for short texts."""
     name, batcher = await _admit(request, asked, "attention", asked.texts)
-    if request.state.tokens > LOOKED_AT:
-        raise HTTPException(413, f"{request.state.tokens} tokens; attention is shown for {LOOKED_AT} at most")
+    most = int((LOOKED_AT / (batcher.model.config.layers * batcher.model.config.heads)) ** 0.5)
+    if request.state.tokens > most:
+        raise HTTPException(413, f"{request.state.tokens} tokens; this model's attention is shown for {most} at most")
     found = await asyncio.wrap_future(batcher.ask("attention", asked.texts, tokens=request.state.tokens))
     answers = [Looked(pieces=one.pieces, weights=one.weights.round(4).tolist()) for one in found]
     return Answers(model=name, answers=answers)

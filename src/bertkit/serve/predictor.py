@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -35,6 +36,7 @@ from bertkit.text.tokenizer import Encoding, Pieces, behind_marks
 JUDGED = ("classification", "multilabel", "regression")  # tasks that are asked alike
 ANSWERS = dict.fromkeys(JUDGED, "classify") | {"tagging": "tag", "qa": "ask", "choice": "choose", "similarity": "embed"}
 MANY = 256  # texts from which on a progress bar is worth its line
+SCORES = 2**24  # of pieces at masks that are held at once
 HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
 Spans = list[tuple[int, int]]  # of words, in characters
 
@@ -139,17 +141,18 @@ class Model:
         encodings = self.encode_texts(texts, truncate=truncate)
         vectors = self.each("encoding", encodings, lambda batch: _split(self.runner.states(batch, layers), batch))
         both = zip(encodings, vectors, strict=True)
-        return [Features(self.spelled(one), one.offsets, found.swapaxes(0, 1)) for one, found in both]
+        return [Features(self.spelled(one.ids), one.offsets, found.swapaxes(0, 1)) for one, found in both]
 
     def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
         """Who looks at whom, in every layer and head."""
         encodings = self.encode_texts(texts, truncate=truncate)
         found = self.each("looking", encodings, self.runner.looks)
-        return [Attention(self.spelled(encoding), one) for encoding, one in zip(encodings, found, strict=True)]
+        return [Attention(self.spelled(encoding.ids), one) for encoding, one in zip(encodings, found, strict=True)]
 
-    def spelled(self, encoding: Encoding) -> list[str]:
-        """Its pieces, special ones included."""
-        return [self.tokenizer.vocabulary[index] for index in encoding.ids]
+    def spelled(self, ids: Iterable[int]) -> list[str]:
+        """The pieces; of what only the model knows, the number."""
+        known = self.tokenizer.vocabulary
+        return [known[index] if index < len(known) else f"[{index}]" for index in ids]
 
     @overload
     def next(self, a: str, b: str, *, truncate: bool = False) -> float: ...  # type: ignore[overload-overlap]
@@ -292,22 +295,17 @@ class Model:
     def _bar(self, title: str, count: int) -> AbstractContextManager[Show]:
         return bar(title, count) if count >= MANY and not self.quiet else nullcontext(show_nothing)
 
-    def masked_logits(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Where each [MASK] of a batch stands [M], and what may stand there [M, V]."""
+    def masked(self, batch: Batch, use: Callable[[np.ndarray], Iterable[Any]]) -> list[list[Any]]:
+        """For each [MASK] of each sequence, what `use` makes of the logits there: of a few at a time, as each has as many as
+        there are pieces."""
         places = np.flatnonzero(np.asarray(batch.ids) == self.tokenizer.mask)
-        return places, self.runner.masked_logits(batch, places)
+        parts = self.runner.masked_logits(batch, places, max(1, SCORES // self.config.vocabulary))
+        found = [row for logits in parts for row in use(logits)]
+        return [found[begin:end] for begin, end in pairwise(np.searchsorted(places, batch.boundaries).tolist())]
 
     def _fill_batch(self, batch: Batch, top: int) -> list[list[list[Candidate]]]:
-        places, logits = self.masked_logits(batch)
-        chances = softmax(logits)
-        pieces = _largest(chances, top)
-        chances = np.take_along_axis(chances, pieces, 1)
-        answers: list[list[list[Candidate]]] = [[] for _ in range(batch.sequences)]
-        owners = np.searchsorted(np.asarray(batch.boundaries), places, side="right") - 1
-        for owner, row, chance in zip(owners.tolist(), pieces.tolist(), chances.tolist(), strict=True):
-            names = (self.tokenizer.vocabulary[index] if index < len(self.tokenizer) else f"[{index}]" for index in row)
-            answers[owner].append([Candidate(*found) for found in zip(names, chance, strict=True)])
-        return answers
+        likeliest = self.masked(batch, partial(_likeliest, count=top))
+        return [[[*map(Candidate, self.spelled(ids), chances)] for ids, chances in masks] for masks in likeliest]
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
@@ -346,10 +344,12 @@ def _entities(text: str, words: Spans, answer: Tagged) -> list[Entity]:
     return found
 
 
-def _largest(values: np.ndarray, count: int) -> np.ndarray:
-    """Where the largest of each row are [M, count], the largest first."""
-    found = np.argpartition(-values, count - 1, axis=1)[:, :count]
-    return np.take_along_axis(found, np.argsort(-np.take_along_axis(values, found, 1), axis=1, kind="stable"), 1)
+def _likeliest(logits: np.ndarray, count: int) -> Iterable[tuple[list[int], list[float]]]:
+    """For each row, the likeliest pieces' ids and chances, the likeliest first."""
+    chances = softmax(logits)
+    found = np.argpartition(-chances, count - 1, axis=1)[:, :count]
+    found = np.take_along_axis(found, np.argsort(-np.take_along_axis(chances, found, 1), axis=1, kind="stable"), 1)
+    return zip(found.tolist(), np.take_along_axis(chances, found, 1).tolist(), strict=True)
 
 
 def _shapes(budget: int, positions: int, crowding: float) -> Shapes:

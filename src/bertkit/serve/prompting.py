@@ -50,20 +50,19 @@ class Prompt:
         own = self.model.tokenizer.specials["mask"]
         pieces = self.model.tokenizer.pieces(list(texts))
         around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])
-        room = (self.model.config.positions - 2 - around) // pattern.count("{text}")
+        longest = self.model.config.positions
+        room = (longest - 2 - around) // pattern.count("{text}")
         if room < 1:
-            raise InputError(
-                f"the pattern has {around} pieces; the model's {self.model.config.positions} leave no room for a text"
-            )
+            raise InputError(f"the pattern has {around} pieces; the model's {longest} leave no room for a text")
         ends = [None if len(p) <= room else p.offsets[room - 1, 1] for p in pieces]
         cut = [text[:end] for text, end in zip(texts, ends, strict=True)]
         filled = [pattern.replace("{text}", text.replace("[MASK]", "mask").replace(own, "mask")) for text in cut]
         encodings = self.model.encode_texts(filled, truncate=False, read_mask=True)
         return np.array(self.model.each("prompting", encodings, self._judge))
 
-    def _judge(self, batch: Batch) -> list[list[float]]:
-        _, logits = self.model.masked_logits(batch)
-        return (logits[:, self.ids] - np.logaddexp.reduce(logits, axis=1, keepdims=True)).tolist()
+    def _judge(self, batch: Batch) -> list[np.ndarray]:
+        masks = self.model.masked(batch, lambda logits: logits[:, self.ids] - np.logaddexp.reduce(logits, 1, keepdims=True))
+        return [scores for one in masks for scores in one]
 
 
 def _only_piece(model: Model, word: str) -> int:

@@ -88,14 +88,21 @@ def complete(backend: Backend) -> dict[str, str]:
     backend.add_special_tokens(new)
     cls, sep = names["cls"], names["sep"]
     if not backend.num_special_tokens_to_add(True):
-        ids = [(name, backend.token_to_id(name)) for name in (cls, sep)]
-        single, behind = f"{cls} $A {sep}", f" {sep} $B {sep}" if cls == "<s>" else f" $B:1 {sep}:1"
-        backend.post_processor = processors.TemplateProcessing(single=single, pair=single + behind, special_tokens=ids)
-    frame = " ".join(backend.encode("", "").tokens)
-    if frame not in (f"{cls} {sep} {sep}", f"{cls} {sep} {sep} {sep}"):
+        frame(backend, names, 1 + (cls == "<s>"), second=int(cls != "<s>"))
+    found = " ".join(backend.encode("", "").tokens)
+    if found not in (f"{cls} {sep} {sep}", f"{cls} {sep} {sep} {sep}"):
         expected = f"expected {cls} A {sep} B {sep}, or {sep} {sep} between"
-        raise ArtifactError(f"the tokenizer frames a pair with {frame}; {expected}")
+        raise ArtifactError(f"the tokenizer frames a pair with {found}; {expected}")
     return names
+
+
+def frame(backend: Backend, names: dict[str, str], between: int, second: int) -> None:
+    """[CLS] A [SEP] B [SEP], with so many separators between; and the segment of all behind A's."""
+    cls, sep = names["cls"], names["sep"]
+    behind = [*[sep] * (between - 1), "$B", sep]
+    single, ids = f"{cls} $A {sep}", [(name, backend.token_to_id(name)) for name in (cls, sep)]
+    pair = " ".join([single, *(f"{one}:{second}" for one in behind)])
+    backend.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
 def _special_names(known: dict[str, int], added: set[str]) -> dict[str, str]:

@@ -71,6 +71,7 @@ class Tokenizer:
         self.content = backend.to_str()  # tokenizer.json: all that the ids depend on
         self.kind = self._settings["model"]["type"].lower()  # wordpiece, bpe or unigram
         self.between = backend.num_special_tokens_to_add(True) - 2  # separators between the parts of a pair
+        self.tells_segments = backend.encode("", "").type_ids[-1] > 0  # to other readers; RoBERTa's kind does not
         ids = backend.get_vocab()
         self.pad, self.unk, self.cls, self.sep, self.mask = (ids[name] for name in self.specials.values())
         if self.kind == "unigram":
@@ -131,20 +132,28 @@ class Tokenizer:
         with new_folder(folder, marker="tokenizer.json") as aside:
             self.write_files(aside)
 
-    def write_files(self, folder: Path, *, max_length: int | None = None) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, for WordPiece vocab.txt too, into an existing folder."""
-        (folder / "tokenizer.json").write_text(self.content, encoding="utf-8")
+    def write_files(self, folder: Path, *, max_length: int | None = None, segments: int | None = None) -> None:
+        """Writes tokenizer.json and tokenizer_config.json, for WordPiece vocab.txt too, into an existing folder; they tell
+        of as many segments as the model beside them has."""
+        tells = self.tells_segments if segments is None else segments > 1
+        content = self._telling() if tells > self.tells_segments else self.content
+        (folder / "tokenizer.json").write_text(content, encoding="utf-8")
         config: dict[str, Any] = {f"{role}_token": name for role, name in self.specials.items()}
         config["tokenizer_class"] = "BertTokenizer" if self.max_word == kinds.MAX_WORD else AS_IT_IS[0]
         if self.kind == "wordpiece":
             pieces = "".join(f"{piece}\n" for piece in self.vocabulary)
             (folder / "vocab.txt").write_text(pieces, encoding="utf-8", newline="\n")
             config |= {theirs: self._settings["normalizer"][ours] for ours, theirs in NORMALIZER.items()}
-        if self.kind == "bpe":
-            config["model_input_names"] = ["input_ids", "attention_mask"]
+        config["model_input_names"] = ["input_ids", *["token_type_ids"] * tells, "attention_mask"]
         if max_length:
             config["model_max_length"] = max_length
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    def _telling(self) -> str:
+        """The content, with the second part of a pair in the second segment."""
+        backend = tokenizers.Tokenizer.from_str(self.content)
+        kinds.frame(backend, self.specials, self.between, second=1)
+        return backend.to_str()
 
     @property
     def cased(self) -> bool:
