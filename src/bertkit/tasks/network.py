@@ -69,7 +69,7 @@ class TaskNetwork(nn.Module):
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """The logits from a vector for each token [T, D]."""
-        return self.judged(pool(x, data, self.pooling).to(x.dtype))
+        return self.judged(pool(x, data, self.pooling))
 
     def judged(self, x: Tensor) -> Tensor:
         """The logits from a vector for each place [M, D]."""
@@ -107,12 +107,9 @@ class SimilarityNetwork(TaskNetwork):
         super().__init__(config, task)
         self.pooling, self.objective = task.settings.pooling, task.settings.objective
 
-    def logits(self, data: TaskBatch) -> Tensor:
-        return self.told(self.read(data), data)
-
-    def told(self, x: Tensor, data: TaskBatch) -> Tensor:
-        """[M, D], one for each text."""
-        return pool(x, data, self.pooling).float()
+    def judged(self, x: Tensor) -> Tensor:
+        """The vector of each text itself [M, D]."""
+        return x.float()
 
 
 class FeatureNetwork(TaskNetwork):

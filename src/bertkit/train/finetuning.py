@@ -173,10 +173,10 @@ def _evaluate(
 
 
 def _freeze(network: TaskNetwork, blocks: int) -> None:
-    """Embeddings and so many blocks stay as they are, or all of them; a pooler goes on learning."""
+    """Embeddings, places and so many blocks stay as they are, or all of them; a pooler goes on learning."""
     encoder = network.encoder
-    frozen = [encoder.embeddings, *list(encoder.blocks)[: None if blocks == -1 else blocks]] if blocks else []
-    for part in frozen:
+    lower = [encoder.embeddings, encoder.positions, *list(encoder.blocks)[: None if blocks == -1 else blocks]]
+    for part in lower if blocks else ():
         part.requires_grad_(False)
 
 
@@ -187,7 +187,7 @@ def _shares(layers: int, decay: float) -> Share:
         name = name.removeprefix("kept.")  # of a student
         if name.startswith("encoder.blocks."):
             return decay ** (layers - int(name.split(".")[2]))
-        return decay ** (layers + 1) if name.startswith("encoder.embeddings.") else 1.0
+        return decay ** (layers + 1) if name.startswith(("encoder.embeddings.", "encoder.positions.")) else 1.0
 
     return share
 
