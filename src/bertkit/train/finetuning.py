@@ -1,5 +1,6 @@
 """Fine-tuning as a job for the loop: a task's records, an encoder that has been somewhere before, figures on dev."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -200,7 +201,6 @@ def _class_weights(task: Task, records: Sequence[Any]) -> torch.Tensor:
     if task.loss == "flags":
         yes = np.array(gold).sum(0)
         return torch.tensor((len(gold) - yes) / yes.clip(1), dtype=torch.float32)
-    words = [value for one in gold for value in (one if isinstance(one, tuple) else (one,))]
-    numbers = [task.settings.labels.index(value) if isinstance(value, str) else value for value in words]
-    found = np.bincount(numbers, minlength=task.outputs).clip(1)
+    counts = Counter(np.hstack(gold).tolist())  # of labels, or of their numbers
+    found = np.array([counts[label] + counts[number] for number, label in enumerate(task.settings.labels)]).clip(1)
     return torch.tensor(found.sum() / (len(found) * found), dtype=torch.float32)

@@ -3,11 +3,11 @@
 Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is left out of the page.
 """
 
-import json
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from bertkit.atomic import read_json
 from bertkit.errors import ArtifactError, DataError
 from bertkit.train import page
 from bertkit.train.log import read_metrics
@@ -35,12 +35,8 @@ def read_results(run: Path) -> dict[str, Any]:
     file = run / "results.json"
     if not file.is_file():
         raise ArtifactError(f"{run} has no results.json; name the folder of a fine-tuning run that came to its end")
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        line = getattr(error, "lineno", None)
-        raise DataError(f"is cut off or no JSON ({error}); fine-tune again, or leave this run out", file, line) from error
-    missing = {"task", "model", "metrics", "headline"} - set(results if isinstance(results, dict) else ())
+    results = read_json(file, ArtifactError)
+    missing = {"task", "model", "metrics", "headline"} - set(results)
     if missing or results["headline"] not in results["metrics"]:
         lacks = ", ".join(sorted(missing)) or f"its headline metric {results['headline']!r}"
         raise DataError(f"lacks {lacks}; expected the results of a fine-tuning run", file)
