@@ -90,7 +90,7 @@ def finetune(
     where, run = find_device(device), Path(out)
     recipe = _taught(recipe, teacher, source) if teacher else recipe
     usual, grid = (JUDGES, JUDGES_GRID) if judged_pieces(source) else ((), GRID)
-    recipe = _settled(recipe, data.train.records, where, [*usual, *settings], taught=teacher is not None)
+    recipe = _settled(recipe, data.train.records, where, [*usual, *settings], teacher is not None)
     kind = TASKS[recipe.task.task]
     if what not in SETS:
         kind(recipe.task).units(data.dev.records, source.tokenizer)  # labels that training does not know are told now
@@ -218,10 +218,8 @@ def _classes(record: Any) -> set[str]:
 def recipe_of(name: str) -> Tuning:
     """The paper's settings for a named set."""
     chosen = SETS[name]
-    task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
-    metrics = chosen.metrics if chosen.task in ("classification", "regression") else ()
-    task = replace(task, metrics=metrics, context=chosen.task == "tagging")
-    base = Tuning(name=name, task=task, epochs=chosen.epochs, batch=chosen.batch)
+    task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length, metrics=chosen.metrics)
+    base = Tuning(name=name, task=replace(task, context=chosen.task == "tagging"), epochs=chosen.epochs, batch=chosen.batch)
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
 
 
@@ -245,12 +243,10 @@ def _taught(recipe: Tuning, teacher: Bundle, student: Bundle) -> Tuning:
     return replace(recipe, task=replace(task, metrics=recipe.task.metrics or theirs.metrics))
 
 
-def _settled(
-    recipe: Tuning, records: Sequence[Any], device: torch.device, settings: Sequence[str], *, taught: bool
-) -> Tuning:
+def _settled(recipe: Tuning, records: Sequence[Any], device: torch.device, settings: list[str], taught: bool) -> Tuning:
     """The recipe with what the device, the user and the records tell of it."""
     rows = recipe.row_tokens if device.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
-    found = change(replace(recipe, precision=quick_precision(device), row_tokens=rows), list(settings))
+    found = change(replace(recipe, precision=quick_precision(device), row_tokens=rows), settings)
     fixed = ("task", "labels", "objective", "center", "scale") if taught else ("task",)
     known: dict[str, Any] = {name: getattr(recipe.task, name) for name in fixed}  # whatever there is in the records
     for name, value in known.items():

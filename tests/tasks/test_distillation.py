@@ -53,6 +53,20 @@ def test_every_task_can_be_taught(name):
     assert not any("teacher" in key for key in network.state_dict())
 
 
+@pytest.mark.parametrize("name", ["classification", "tagging", "qa", "choice"])
+def test_logits_that_say_the_same_teach_nothing(name):
+    """What is added to all of them changes no answer, however long the texts."""
+    kind = TASKS[name]
+    task = kind(kind.learn(TaskSettings(task=name, max_length=32), RECORDS[name]))
+    torch.manual_seed(0)
+    teacher, student = build_network(CONFIG, task).eval(), build_network(CONFIG, task).eval()
+    student.load_state_dict(teacher.state_dict())
+    with torch.no_grad():
+        student.output.bias += 3.0
+    soft_loss = DistilledTask(student, teacher)(pack_units(task.units(RECORDS[name], TOKENIZER), task.layout))[2]
+    assert soft_loss.item() == pytest.approx(0.0, abs=1e-3)
+
+
 BEYOND_A_TEACHER = {
     "layers=2": "or a student, keeps its shape",
     "width=64": "or a student, keeps its shape",
