@@ -178,21 +178,20 @@ def squares(found: Tensor, targets: Tensor, within: float) -> tuple[Tensor, Tens
 
 def picks(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """In each group, and for each output, one of the places: a softmax over the group."""
-    known = data.targets != NOTHING  # [G, C]
-    chances, best = in_groups(logits, data)
-    told = chances.gather(0, data.targets.clamp(min=0))
-    right = (told >= best).all(1) & known.all(1)
-    return torch.where(known, -told, 0).mean(1).sum(), right.sum().float()
+    chances, above = in_groups(logits, data)
+    known, at = data.targets != NOTHING, data.targets.clamp(min=0)  # [G, C]
+    right = (above.gather(0, at) >= 0).all(1) & known.all(1)
+    return torch.where(known, -chances.gather(0, at), 0).mean(1).sum(), right.sum().float()
 
 
 def in_groups(logits: Tensor, data: TaskBatch) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the places, each among those of its group [M, C]; and the best of each group [G, C]."""
+    """Log-probabilities of the places, each among those of its group; and how far each lies from its best [M, C]."""
     groups = len(data.targets) + 1  # one more for places that belong nowhere
     index = data.groups.clamp(max=groups - 1)[:, None].expand_as(logits)
     top = logits.new_full((groups, logits.shape[1]), -1e30).scatter_reduce(0, index, logits.detach(), "amax")
     above = logits - top.gather(0, index)
     total = torch.zeros_like(top).scatter_add(0, index, above.exp()).clamp(min=1e-30).log()
-    return above - total.gather(0, index), -total[:-1]
+    return above - total.gather(0, index), above
 
 
 def vectors(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
