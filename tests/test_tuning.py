@@ -19,7 +19,7 @@ from bertkit.data.records import Record, part
 from bertkit.data.sets import SETS, find_file
 from bertkit.errors import DataError, InputError, TrainingError
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.tuning import _hold_out, finetune, parse_grid
+from bertkit.tuning import GRID, JUDGES_GRID, _hold_out, finetune, parse_grid
 
 QUICK = ["steps=4", "optimizer.lr=1e-4", "task.max_length=32"]
 
@@ -100,6 +100,7 @@ def test_a_search_tries_all_and_keeps_the_best(model, reviews, tmp_path):
     assert {row["batch"] for row in tried} == {16, 32}
     assert max(row["score"] for row in tried) == pytest.approx(results["metrics"]["accuracy"])
     assert (tmp_path / "r" / "model" / "config.json").exists()
+    assert {row["lr"] for row in tried} == {1e-5, 1e-3}  # as they were given, whatever the width
     tried = tune(model, tmp_path / "s", reviews, search="layer_decay=0.8,0.9")["search"]
     assert [row["layer_decay"] for row in tried] == ["0.8", "0.9"]
 
@@ -178,6 +179,9 @@ def test_who_judged_pieces_is_tuned_as_electra_was_unless_told(model, reviews, t
     assert judged["optimizer"]["lr"] / plain["optimizer"]["lr"] == pytest.approx(1e-4 / 3e-5)
     again = tune(tmp_path / "1/model", tmp_path / "again", reviews, settings=[*quick["settings"], "lr=3e-5"])["settings"]
     assert again["layer_decay"] == 0.8 and again["optimizer"]["lr"] == plain["optimizer"]["lr"]
+    for source, rate in (model, 3e-5), (tmp_path / "judge", 1e-4):
+        tried = tune(source, tmp_path / f"grid {rate}", reviews, search="paper", **quick)["search"]
+        assert len(tried) == 18 and rate in {row["lr"] for row in tried}
 
 
 def test_evaluation_of_a_file(model, reviews, tmp_path):
@@ -204,10 +208,14 @@ def test_labels_unseen_in_training_are_named(model, reviews, tmp_path):
     (tmp_path / "dev.csv").write_text("review,stars\nthe cat,good\nthe dog,awful\n")
     with pytest.raises(DataError, match=r"dev.csv:3: .*awful"):
         tune(model, tmp_path / "r", reviews, dev=tmp_path / "dev.csv")
+    (tmp_path / "all.csv").write_text(reviews.read_text() + "the dog,awful\nthe cat,awful\n")
+    with pytest.raises(DataError, match=r"all.csv:322: label 'awful' was not seen in training"):
+        tune(model, tmp_path / "r", tmp_path / "all.csv", dev=reviews, settings=[*QUICK, "labels=good,bad", "balance=true"])
+    assert not (tmp_path / "r").exists()
 
 
 def test_grids_as_text():
-    assert len(parse_grid("paper")) == 3
+    assert len(parse_grid(GRID)) == len(parse_grid(JUDGES_GRID)) == 3
     assert parse_grid("lr=1e-5,2e-5 seed=1") == {"lr": ["1e-5", "2e-5"], "seed": ["1"]}
     with pytest.raises(InputError, match="expected"):
         parse_grid("lr")
@@ -268,7 +276,7 @@ def test_one_run_and_several_do_not_share_a_folder(model, reviews, tmp_path):
 
 @pytest.mark.parametrize("options", [{"restarts": 0}, {"ensemble": 0}, {"settings": [*QUICK, "task=qa"]}])
 def test_senseless_plans_are_refused(options, model, reviews, tmp_path):
-    with pytest.raises(InputError, match=r"expected 1 at least|the task is classification; expected no setting task=qa"):
+    with pytest.raises(InputError, match=r"expected 1 at least|task: classification is settled; .* makes it qa"):
         tune(model, tmp_path / "r", reviews, **options)
     assert not (tmp_path / "r").exists()
 

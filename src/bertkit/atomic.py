@@ -89,7 +89,7 @@ def read_json(file: Path, fault: type[BertkitError] = ConfigError) -> dict[str, 
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise fault(f"{file}: not readable as JSON ({error})") from error
+        raise fault(f"{file}: not readable as JSON ({error}); make or fetch it again") from error
     if not isinstance(content, dict):
         raise fault(f"{file}: expected a JSON object, found {type(content).__name__}")
     return content

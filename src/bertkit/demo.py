@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
+import typer
 
 import bertkit
 
@@ -53,8 +52,7 @@ def run_demo(folder: Path | None, *, epochs: int = 10, seed: int = 0) -> None:
 
 def say(step: str, told: str) -> None:
     """A line behind the name of its step."""
-    style = "bold" if step[:1].isdigit() else ""
-    Console(highlight=False, soft_wrap=True).print(Text.assemble((f"{step:<15}", style), told))
+    typer.echo(typer.style(f"{step:<15}", bold=step[:1].isdigit()) + told)
 
 
 def _fine_tune(folder: Path, model: bertkit.Model, epochs: int, seed: int) -> None:
@@ -64,12 +62,12 @@ def _fine_tune(folder: Path, model: bertkit.Model, epochs: int, seed: int) -> No
         rows = [("text", "label"), *topics(160, seed=other, other=other)]
         (folder / f"{name}.csv").write_text("".join(f'"{text}",{label}\n' for text, label in rows), encoding="utf-8")
     say("3 fine-tune", "which of 8 topics? 160 sentences to learn from, 160 of other words to answer")
-    bertkit.create("small", model.tokenizer, family=model.bundle.family.name, **vars(model.config)).save(folder / "beginner")
+    beginner = bertkit.create("small", model.tokenizer, family=model.bundle.family.name, **vars(model.config))
     files: dict[str, Any] = dict(train=folder / "train.csv", dev=folder / "dev.csv", device="cpu", quiet=True)
     settings = [f"epochs={epochs}", f"seed={seed}", "batch=16", "max_length=64"]
     scores = {}
-    for name, source in (("pre-trained", model.bundle), ("untrained", folder / "beginner")):
-        results = bertkit.finetune("classification", source, folder / name, settings=settings, **files)
+    for name, source in (("pre-trained", model), ("untrained", beginner)):
+        results = bertkit.finetune("classification", source.bundle, folder / name, settings=settings, **files)
         scores[name] = results["metrics"]["accuracy"]
     told = ", ".join(f"{name} {score:.0%}" for name, score in scores.items())
     say("", f"right: {told}, by chance {1 / 8:.0%}")

@@ -13,8 +13,6 @@ from bertkit.errors import InputError
 from bertkit.model.config import MEMBERS
 from bertkit.recipes import find_recipe
 from bertkit.serve.predictor import load
-from bertkit.tasks import TASKS
-from bertkit.tasks.task import TaskSettings
 from bertkit.train.recipe import Recipe
 
 
@@ -22,7 +20,7 @@ def begin_student(teacher: Bundle, name: str, layers: int | None, student: Path 
     """The student as it begins: a model of its own, or some of the teacher's layers, half of them unless told."""
     depth = layers or max(1, teacher.network.encoder.config.layers // 2)
     pupil = load_bundle(student) if student else shrink(teacher, depth)
-    pupil.provenance = {"source": str(student or f"{name}, {depth} of its layers")}
+    pupil.provenance = pupil.provenance | {"source": str(student or f"{name}, {depth} of its layers")}
     return pupil
 
 
@@ -42,15 +40,6 @@ def recipe_for(name: str, pupil: Bundle) -> Recipe:
     config, known = pupil.network.encoder.config.with_(**MEMBERS[family], pooler=False), find_recipe(name)
     phases = tuple(replace(phase, length=min(phase.length, config.positions)) for phase in known.phases)
     return replace(known, family=family, config=config, phases=phases)
-
-
-def check_task(teacher: Bundle, name: str, what: str, settings: TaskSettings, records: Sequence[Any]) -> None:
-    """A teacher with a task teaches what it was made for."""
-    assert teacher.task is not None
-    found = TASKS[settings.task].learn(settings, records)
-    mine, theirs = ((one.task, *one.labels) for one in (teacher.task.settings, found))
-    if mine != theirs:
-        raise InputError(f"{name} was made for {' '.join(mine)}; {what} is {' '.join(theirs)}: expected the same")
 
 
 def measured(name: Path | str, records: Sequence[Any] = (), device: str = "cpu") -> dict[str, Any]:

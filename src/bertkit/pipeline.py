@@ -131,9 +131,8 @@ def distill(
         given = {name: value for name, value in options.items() if name not in files}
         pretrain(what, out, recipe=distilling.recipe_for(recipe, pupil), init=pupil, teacher=wise, **given)
         return [distilling.measured(name) for name in (teacher, made)]
-    plan, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
-    distilling.check_task(wise, str(teacher), str(what), plan.task, data.train.records)
     finetune(str(what), pupil, out, teacher=wise, **options)
+    _, data = tuning.read_data(str(what), **files)  # type: ignore[arg-type]
     return [distilling.measured(name, data.dev.records, options.get("device", "auto")) for name in (teacher, made)]
 
 

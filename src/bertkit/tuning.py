@@ -31,8 +31,9 @@ from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
 File = Where | None  # or a folder, where one is named
-# The paper's (appendix A.3).
-GRID: dict[str, Sequence[Any]] = dict(batch=(16, 32), lr=(5e-5, 3e-5, 2e-5), epochs=(2.0, 3.0, 4.0))
+GRID = "batch=16,32 lr=5e-5,3e-5,2e-5 epochs=2,3,4"  # the paper's (appendix A.3)
+# Who judged pieces learns best as ELECTRA did, the upper blocks fast, the lower ones slowly (Clark et al., 2020).
+JUDGES, JUDGES_GRID = ("lr=1e-4", "layer_decay=0.8"), "batch=16,32 lr=1.5e-4,1e-4,5e-5 epochs=2,3,4"
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,14 @@ def finetune(
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
-    recipe = _settled(recipe, data.train.records, where, [*usual_settings(source), *settings], teacher)
+    recipe = _taught(recipe, teacher, source) if teacher else recipe
+    usual, grid = (JUDGES, JUDGES_GRID) if judged_pieces(source) else ((), GRID)
+    recipe = _settled(recipe, data.train.records, where, [*usual, *settings], teacher is not None)
     kind = TASKS[recipe.task.task]
     if what not in SETS:
         kind(recipe.task).units(data.dev.records, source.tokenizer)  # labels that training does not know are told now
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
-    planned = _plans(recipe, run, search, restarts, ensemble)
+    planned = _plans(recipe, run, grid if search == "paper" else search, restarts, ensemble)
     for plan in planned:
         check_fits(plan.recipe, kind(plan.recipe.task), source.network.encoder)
     _check_out(run, several=len(planned) > 1)
@@ -131,14 +134,14 @@ class Tuner:
         train, dev = data.train.records, data.dev.records
         task = TASKS[recipe.task.task](recipe.task)
         network = tuned_network(recipe, task, source.network, train, source.task)
-        told = {"source": f"bertkit finetune {data.name}", "model": self.model}
+        told = {"source": f"bertkit finetune {data.name}", "model": self.model, "train": data.about["train"]["fingerprint"]}
         before = {name: value for name, value in source.provenance.items() if name == "objective"}
-        provenance = before | told | {"train": data.about["train"]["fingerprint"]}
-        bundle = Bundle(network, source.tokenizer, source.family, provenance, task)
+        bundle = Bundle(network, source.tokenizer, source.family, before | told, task)
         learner = DistilledTask(network, self.teacher.network.to(self.device)) if self.teacher else network
         job = tuning_job(plan.run, recipe, task, learner, source.tokenizer, train, dev, self.device, bundle.save)
         state = fit(replace(job, begun=job.begun | {"model": self.model}, fork=self.fork, quiet=self.quiet))
-        return replace(plan, recipe=job.recipe, score=state.best, seconds=state.elapsed)  # type: ignore[arg-type]
+        known: Any = replace(job.recipe, optimizer=recipe.optimizer)  # the rate as people say it
+        return replace(plan, recipe=known, score=state.best, seconds=state.elapsed)
 
     def answer(self, members: list[Bundle], records: Sequence[Any]) -> list[Any]:
         """Answers of one model, or of several as an ensemble, with the first one's settings."""
@@ -215,32 +218,41 @@ def _classes(record: Any) -> set[str]:
 def recipe_of(name: str) -> Tuning:
     """The paper's settings for a named set."""
     chosen = SETS[name]
-    task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length)
-    metrics = chosen.metrics if chosen.task in ("classification", "regression") else ()
-    task = replace(task, metrics=metrics, context=chosen.task == "tagging")
-    base = Tuning(name=name, task=task, epochs=chosen.epochs, batch=chosen.batch)
+    task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length, metrics=chosen.metrics)
+    base = Tuning(name=name, task=replace(task, context=chosen.task == "tagging"), epochs=chosen.epochs, batch=chosen.batch)
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
 
 
-def usual_settings(source: Bundle) -> list[str]:
-    """What to tune a model with, unless told: the paper's, but for one that judged pieces, which learns best as ELECTRA did,
-    the upper blocks fast, the lower ones slowly (Clark et al., 2020)."""
-    judged = source.family.name == "electra" or source.provenance.get("objective") in JUDGED
-    return ["lr=1e-4", "layer_decay=0.8"] if judged else []
+def judged_pieces(source: Bundle) -> bool:
+    """Whether a model's pre-training was to tell which pieces a generator had filled in."""
+    return source.family.name == "electra" or source.provenance.get("objective") in JUDGED
 
 
-def _settled(
-    recipe: Tuning, records: Sequence[Any], device: torch.device, settings: Sequence[str], teacher: Bundle | None
-) -> Tuning:
-    """The recipe with what the device, the user, the records and a teacher tell of it."""
+def _taught(recipe: Tuning, teacher: Bundle, student: Bundle) -> Tuning:
+    """The recipe for a student, which reads as its teacher does and tells the same things in the same order."""
+    assert teacher.task is not None
+    theirs, kind = teacher.task.settings, recipe.task.task
+    if theirs.task != kind:
+        raise InputError(f"the teacher was made for {theirs.task}, and this is {kind}; expected the same")
+    if student.tokenizer.vocabulary != teacher.tokenizer.vocabulary:
+        raise InputError("the student has other pieces than its teacher; expected a model with the same vocabulary")
+    widths = [one.network.encoder.config.width for one in (student, teacher)]
+    if kind == "similarity" and widths[0] != widths[1]:
+        raise InputError(f"the student's vectors have {widths[0]} numbers, its teacher's {widths[1]}; expected as many")
+    task = replace(theirs, threshold=None, temperature=1.0, features=(), lstm=0)  # these are the student's own
+    return replace(recipe, task=replace(task, metrics=recipe.task.metrics or theirs.metrics))
+
+
+def _settled(recipe: Tuning, records: Sequence[Any], device: torch.device, settings: list[str], taught: bool) -> Tuning:
+    """The recipe with what the device, the user and the records tell of it."""
     rows = recipe.row_tokens if device.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
-    found = change(replace(recipe, precision=quick_precision(device), row_tokens=rows), list(settings))
-    if found.task.task != recipe.task.task:
-        raise InputError(f"the task is {recipe.task.task}; expected no setting task={found.task.task} beside it")
-    task = TASKS[found.task.task].learn(found.task, records)
-    if teacher and teacher.task and task.task == "regression":
-        task = replace(task, center=teacher.task.settings.center, scale=teacher.task.settings.scale)
-    return replace(found, task=task)
+    found = change(replace(recipe, precision=quick_precision(device), row_tokens=rows), settings)
+    fixed = ("task", "labels", "objective", "center", "scale") if taught else ("task",)
+    known: dict[str, Any] = {name: getattr(recipe.task, name) for name in fixed}  # whatever there is in the records
+    for name, value in known.items():
+        if (told := getattr(found.task, name)) != value:
+            raise InputError(f"{name}: {value} is settled; expected no setting that makes it {told}")
+    return replace(found, task=replace(TASKS[found.task.task].learn(found.task, records), **known))
 
 
 def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensemble: int) -> list[Plan]:
@@ -251,7 +263,7 @@ def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensembl
     for values in product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         changed = change(recipe, [f"{name}={value}" for name, value in point.items()])
-        tried += [Plan(replace(changed, seed=recipe.seed + seed), run, point) for seed in range(seeds)]
+        tried += [Plan(replace(changed, seed=changed.seed + seed), run, point) for seed in range(seeds)]
     if len(tried) == 1:
         return tried
     return [replace(plan, run=run / "runs" / f"{number:03d}") for number, plan in enumerate(tried)]
@@ -264,10 +276,8 @@ def _check_out(run: Path, several: bool) -> None:
         raise TrainingError(f"{run} {found}; give another --out")
 
 
-def parse_grid(text: str) -> dict[str, Sequence[Any]]:
-    """ "paper", or such as "lr=2e-5,5e-5 batch=16,32"."""
-    if text == "paper":
-        return GRID
+def parse_grid(text: str) -> dict[str, list[str]]:
+    """The values to try of each setting, from such as "lr=2e-5,5e-5 batch=16,32"."""
     parts = [word.partition("=") for word in text.split()]
     if bad := [name for name, equals, values in parts if not (equals and values)]:
         raise InputError(f'--search has {bad[0]!r}; expected "paper", or such as "lr=2e-5,5e-5 batch=16,32"')

@@ -1,5 +1,6 @@
 """A student comes close to its teacher, on a store and on a task, and the teacher stays what it was."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ import bertkit
 from bertkit.bundle.bundle import Bundle, load_bundle, save_bundle
 from bertkit.cli import app
 from bertkit.data.inputs import pack_units
-from bertkit.errors import InputError
+from bertkit.errors import DataError, InputError
 from bertkit.model.config import Config
 from bertkit.tasks import TASKS
 from bertkit.tasks.distillation import DistilledTask, apart, divergence
@@ -50,6 +51,20 @@ def test_every_task_can_be_taught(name):
     sums.sum().backward()
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
     assert not any("teacher" in key for key in network.state_dict())
+
+
+@pytest.mark.parametrize("name", ["classification", "tagging", "qa", "choice"])
+def test_logits_that_say_the_same_teach_nothing(name):
+    """What is added to all of them changes no answer, however long the texts."""
+    kind = TASKS[name]
+    task = kind(kind.learn(TaskSettings(task=name, max_length=32), RECORDS[name]))
+    torch.manual_seed(0)
+    teacher, student = build_network(CONFIG, task).eval(), build_network(CONFIG, task).eval()
+    student.load_state_dict(teacher.state_dict())
+    with torch.no_grad():
+        student.output.bias += 3.0
+    soft_loss = DistilledTask(student, teacher)(pack_units(task.units(RECORDS[name], TOKENIZER), task.layout))[2]
+    assert soft_loss.item() == pytest.approx(0.0, abs=1e-3)
 
 
 BEYOND_A_TEACHER = {
@@ -102,6 +117,46 @@ def test_a_student_learns_a_task(tmp_path):
     assert {"soft_loss", "token_loss"} <= set(metrics(tmp_path / "d")[0])
 
 
+SIDES = {
+    "classification": ("labels=odd,even", "labels=even,odd", "text,label\n", lambda record: [record.text, record.label]),
+    "similarity": (
+        "labels=far,near", "labels=near,far", "text,pair,label\n",
+        lambda record: [record.text, record.pair, "near" if record.label else "far"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_a_student_reads_and_tells_labels_as_its_teacher_does(name, tmp_path):
+    torch.manual_seed(0)
+    judge = Bundle(Pretraining(CONFIG), TOKENIZER, provenance={"source": "a test", "objective": "both"})
+    save_bundle(judge, tmp_path / "m")
+    order, other, head, cells = SIDES[name]
+    (tmp_path / "t.csv").write_text(head + "".join(",".join(cells(record)) + "\n" for record in RECORDS[name]))
+    files = dict(train=tmp_path / "t.csv", dev=tmp_path / "t.csv", device="cpu", quiet=True)
+    told = ["steps=2", "max_length=24", order]
+    bertkit.finetune(name, tmp_path / "m", tmp_path / "r", settings=told, **files)
+    with pytest.raises(InputError, match=f"labels: .*{order[7:10]}.* is settled; .* makes it .*{other[7:10]}"):
+        bertkit.distill(tmp_path / "r/model", name, tmp_path / "d", settings=["steps=2", other], **files)
+    bertkit.distill(tmp_path / "r/model", name, tmp_path / "d", settings=["steps=2"], **files)
+    teacher, student = (load_bundle(tmp_path / run / "model") for run in "rd")
+    assert student.task.settings == teacher.task.settings
+    assert json.loads((tmp_path / "d/results.json").read_text())["settings"]["layer_decay"] == 0.8
+
+
+def test_a_student_of_vectors_has_as_many_numbers_as_its_teacher(tmp_path):
+    torch.manual_seed(0)
+    save_bundle(Bundle(Pretraining(CONFIG.with_(width=16)), TOKENIZER), tmp_path / "m")
+    kind = TASKS["similarity"]
+    task = kind(kind.learn(TaskSettings(task="similarity", max_length=32), RECORDS["similarity"]))
+    save_bundle(Bundle(build_network(CONFIG, task), TOKENIZER, task=task), tmp_path / "t")
+    lines = [f"{record.text},{record.pair},{record.label}" for record in RECORDS["similarity"]]
+    (tmp_path / "t.csv").write_text("\n".join(["text,pair,label", *lines]) + "\n")
+    files = dict(train=tmp_path / "t.csv", dev=tmp_path / "t.csv", student=tmp_path / "m")
+    with pytest.raises(InputError, match="the student's vectors have 16 numbers, its teacher's 32"):
+        bertkit.distill(tmp_path / "t", "similarity", tmp_path / "d", **files)
+
+
 def test_what_a_teacher_cannot_teach_is_said(tmp_path):
     torch.manual_seed(0)
     save_bundle(Bundle(Pretraining(CONFIG), TOKENIZER), tmp_path / "m")
@@ -111,8 +166,15 @@ def test_what_a_teacher_cannot_teach_is_said(tmp_path):
     (tmp_path / "f.csv").write_text("text,label\n" + "the cat,red\nthe dog,blue\n" * 20)
     with pytest.raises(InputError, match=r"is not fine-tuned, and classification is no folder; expected a store"):
         bertkit.distill(tmp_path / "m", "classification", tmp_path / "d")
-    with pytest.raises(InputError, match=r"was made for classification even odd; classification is classification blue red"):
+    with pytest.raises(DataError, match=r"f\.csv:2: label 'red' was not seen in training; expected one of even, odd"):
         bertkit.distill(tmp_path / "t", "classification", tmp_path / "d", train=tmp_path / "f.csv", dev=tmp_path / "f.csv")
+    with pytest.raises(InputError, match="was made for classification, and this is multilabel; expected the same"):
+        bertkit.distill(tmp_path / "t", "multilabel", tmp_path / "d", train=tmp_path / "f.csv", dev=tmp_path / "f.csv")
+    others = Tokenizer.from_vocabulary([*SPECIALS, *reversed(WORDS)], cased=False)
+    save_bundle(Bundle(Pretraining(CONFIG), others), tmp_path / "o")
+    files = dict(train=tmp_path / "f.csv", dev=tmp_path / "f.csv")
+    with pytest.raises(InputError, match="has other pieces than its teacher"):
+        bertkit.distill(tmp_path / "t", "classification", tmp_path / "d", student=tmp_path / "o", **files)
     store = made_up_store(tmp_path / "s", 50)
     with pytest.raises(InputError, match=r"has other pieces than .*; prepare it with --tokenizer"):
         bertkit.distill(tmp_path / "m", store.path, tmp_path / "d")

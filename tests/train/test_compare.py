@@ -4,7 +4,7 @@ import json
 import pytest
 from rich.console import Console
 
-from bertkit.errors import ArtifactError, DataError, InputError
+from bertkit.errors import ArtifactError, InputError
 from bertkit.train.compare import compare_runs, comparison_table
 
 
@@ -92,5 +92,5 @@ def test_runs_that_cannot_be_compared(runs, tmp_path):
     with pytest.raises(ArtifactError, match="has no results"):
         compare_runs([runs[0], tmp_path])
     (runs[1] / "results.json").write_text('{"task": ')
-    with pytest.raises(DataError, match="cut off"):
+    with pytest.raises(ArtifactError, match=r"not readable as JSON .*; make or fetch it again"):
         compare_runs(runs)

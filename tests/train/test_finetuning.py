@@ -17,7 +17,7 @@ from support.runs import metrics
 from bertkit.bundle.bundle import Bundle, save_bundle
 from bertkit.data.records import Record
 from bertkit.errors import InputError, TrainingError
-from bertkit.model.config import Config
+from bertkit.model.config import MEMBERS, Config
 from bertkit.model.device import find_device
 from bertkit.tasks import TASKS
 from bertkit.tasks.network import build_network
@@ -89,6 +89,7 @@ def test_each_layer_learns_slower_than_the_one_above():
     assert {_shares(3, 1.0)(name) for name, _ in tuned().named_parameters()} == {1.0}
     assert _shares(24, 0.9)("encoder.blocks.12.norm.weight") == pytest.approx(0.9**12)  # two digits
     assert _shares(3, 0.5)("kept.encoder.blocks.2.norm.weight") == 0.5  # a student's
+    assert _shares(3, 0.5)("encoder.positions.table.weight") == 0.0625  # DeBERTa's, which all blocks read
 
 
 def test_every_parameter_gets_its_share_of_the_rate(tmp_path):
@@ -136,6 +137,13 @@ def test_what_is_frozen_stays_as_it_was(tmp_path, freeze, still):
     frozen = tuple(f"encoder.{part}." for part in still)
     for name, parameter in job.network.named_parameters():
         assert torch.equal(parameter, before[name]) == name.startswith(frozen), name
+
+
+def test_the_places_that_all_blocks_read_are_frozen_with_them():
+    relative = source_of(CONFIG.with_(**MEMBERS["deberta-v2"], buckets=8))
+    for freeze, learns in (0, True), (1, False), (-1, False):
+        network = tuned(source=relative, freeze=freeze)
+        assert {p.requires_grad for p in network.encoder.positions.parameters()} == {learns}
 
 
 # What is taken from the model
@@ -563,6 +571,7 @@ def test_every_point_of_a_grid_is_tried_with_every_seed():
     found = tried("lr=1e-5,2e-5 batch=8", 2)
     assert [one[:3] for one in found] == [(1e-5, 8, 0), (1e-5, 8, 1), (2e-5, 8, 0), (2e-5, 8, 1)]
     assert len({one[3] for one in found}) == 4
+    assert [one[2] for one in tried("seed=3,7", 2)] == [3, 4, 7, 8]
 
 
 def test_a_grid_of_one_point_is_tried():

@@ -292,3 +292,12 @@ def test_words_without_entities():
     told = summarize(task, records, [Tagged(("O", "O"), (0.5, 0.5))])
     assert told["kinds"] == {} and told["metrics"]["accuracy"] == 1.0
     json.dumps(told, allow_nan=False)
+
+
+def test_of_several_labels_all_must_be_sure():
+    """An answer without a label is as sure as the likeliest of them is unlikely."""
+    task = TASKS["multilabel"](TaskSettings(task="multilabel", labels=("a", "b")))
+    logits = [[np.log([[chance / (1 - chance) for chance in pair]])] for pair in ((0.4, 0.1), (0.9, 0.7))]
+    records = [Record("x", label=("a",)), Record("y", label=("b",))]
+    told = summarize(task, records, task.answers(records, [], logits))["mistakes"]
+    assert [(one["answer"], round(one["probability"], 6)) for one in told] == [("a, b", 0.7), ("nothing", 0.6)]

@@ -20,6 +20,7 @@ RESULTS = {
     "breakdown": None,
     "calibration": {
         "temperature": 1.372,
+        "fitted": 1.372,
         "before": {"ece": 0.061, "curve": [[0.6, 0.5, 10], [0.9, 0.8, 30]]},
         "after": {"ece": 0.017, "curve": [[0.6, 0.6, 20]]},
     },
@@ -89,12 +90,19 @@ def test_what_was_not_measured_is_left_out(tmp_path):
 def test_kinds_groups_and_threshold(page):
     kind = {"precision": 0.5, "recall": 0.25, "f1": 0.333, "count": 1200}
     groups = [{"group": "answer of 1–2 words", "count": 10, "exact": 0.4, "f1": 1.0}]
-    chosen = {"value": -1.234, "before_f1": 0.7, "after_f1": 0.75}
+    chosen = {"value": -1.234, "fitted": -1.234, "before_f1": 0.7, "after_f1": 0.75}
     made = page(confusion=None, kinds={"PER": kind}, breakdown=groups, threshold=chosen, calibration=None)
     for seen in ("PER", "33.3%", "1,200", "answer of 1–2 words", "100.0%", "-1.23", "F1 70.0% → 75.0%"):
         assert seen in made, seen
     assert "Confusion" not in made
     assert "Reliability" not in made
+
+
+def test_what_was_fitted_and_not_kept_is_told(page):
+    worse = RESULTS["calibration"] | {"temperature": 1.0, "fitted": 2.5}
+    assert "a temperature of 2.500, which is no better and was not kept" in page(calibration=worse)
+    assert "not kept" not in page()
+    assert "F1 70.0%; another" in page(threshold={"value": 0.0, "fitted": 3.0, "before_f1": 0.7, "after_f1": 0.6})
 
 
 def test_many_labels_become_a_list_and_long_texts_are_cut(page):
@@ -114,8 +122,9 @@ def test_many_labels_become_a_list_and_long_texts_are_cut(page):
     ("text", "error", "message"),
     [
         (None, ArtifactError, "has no results.json"),
-        ('{"task": "qa",\n "metr', DataError, "results.json:2: is cut off"),
-        ("[1]", DataError, "lacks headline, metrics, model, task"),
+        ('{"task": "qa",\n "metr', ArtifactError, "results.json: not readable as JSON .* line 2"),
+        ("[1]", ArtifactError, "expected a JSON object"),
+        ("{}", DataError, "lacks headline, metrics, model, task"),
         ('{"task": "qa", "model": "m", "headline": "f1", "metrics": {}}', DataError, "lacks its headline metric 'f1'"),
     ],
 )

@@ -75,7 +75,7 @@ class Classification(Judged):
         return Classified.of(self.settings.labels, softmax(logits / self.settings.temperature))
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
-        return [self.settings.labels.index(str(record.label)) for record in records]
+        return [number_of(str(record.label), self.settings.labels, record) for record in records]
 
     def value(self, answer: Any) -> Any:
         return self.settings.labels.index(answer.label)

@@ -3,6 +3,8 @@
 T tokens, M places, D width. The teacher is no part of the network that is trained: it is neither saved nor changed.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +13,11 @@ from torch import Tensor, nn
 
 from bertkit.data.examples import NOTHING, PretrainingBatch
 from bertkit.data.inputs import TaskBatch
+from bertkit.tasks.network import in_groups
 from bertkit.tasks.pretraining import sums
 
 TEMPERATURE = 2.0
+log_softmax = partial(F.log_softmax, dim=-1)
 
 
 class Taught(nn.Module):
@@ -53,14 +57,15 @@ class DistilledTask(Taught):
         with torch.no_grad():
             wise = teacher.read(data)
             soft = teacher.told(wise, data)
-        classes = self.kept.loss.__name__ == "classes"
-        each = divergence(logits, soft) if classes else (logits - soft).square().mean(-1)
+        chances: dict[str, Any] = {"classes": log_softmax, "picks": lambda one: in_groups(one, data)[0]}
+        told = chances.get(self.kept.loss.__name__)
+        each = divergence(logits, soft, told) if told else (logits - soft).square().mean(-1)
         return torch.stack([*self.kept.loss(logits, data, self.kept), each.sum(), apart(x, wise).sum()])
 
 
-def divergence(student: Tensor, teacher: Tensor) -> Tensor:
+def divergence(student: Tensor, teacher: Tensor, chances: Callable[[Tensor], Tensor] = log_softmax) -> Tensor:
     """How far the student's distribution is from the teacher's, both softened [M]."""
-    ours, theirs = (F.log_softmax(logits.float() / TEMPERATURE, -1) for logits in (student, teacher))
+    ours, theirs = (chances(logits.float() / TEMPERATURE) for logits in (student, teacher))
     return TEMPERATURE**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
 
 

@@ -41,8 +41,9 @@ class TaskNetwork(nn.Module):
         self.lstm = nn.LSTM(width, below, num_layers=2, bidirectional=True, batch_first=True) if below else None
         judged = 3 * config.width if task.loss == "vectors" else 2 * below if below else width  # similarity: (u, v, |u - v|)
         self.output = nn.Linear(judged, task.outputs)
-        self.pooling = config.summary_of if task.pooled and self.encoder.pooler is not None else "cls"
-        self.loss = LOSSES[task.loss]
+        told = config.summary_of if task.pooled and self.encoder.pooler is not None else "cls"
+        self.pooling = task.settings.pooling if task.loss == "vectors" else told
+        self.loss, self.objective = LOSSES[task.loss], task.settings.objective
         self.smoothing = 0.0
         self.register_buffer("weights", torch.ones(task.outputs), persistent=False)
         initialize(self.output, config.init_std)
@@ -69,7 +70,7 @@ class TaskNetwork(nn.Module):
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
         """The logits from a vector for each token [T, D]."""
-        return self.judged(pool(x, data, self.pooling).to(x.dtype))
+        return self.judged(pool(x, data, self.pooling))
 
     def judged(self, x: Tensor) -> Tensor:
         """The logits from a vector for each place [M, D]."""
@@ -103,16 +104,9 @@ def encoder_config(config: Config, task: Task) -> Config:
 class SimilarityNetwork(TaskNetwork):
     """Takes texts to pooled vectors; what compares them is there for training alone."""
 
-    def __init__(self, config: Config, task: Task):
-        super().__init__(config, task)
-        self.pooling, self.objective = task.settings.pooling, task.settings.objective
-
-    def logits(self, data: TaskBatch) -> Tensor:
-        return self.told(self.read(data), data)
-
-    def told(self, x: Tensor, data: TaskBatch) -> Tensor:
-        """[M, D], one for each text."""
-        return pool(x, data, self.pooling).float()
+    def judged(self, x: Tensor) -> Tensor:
+        """The vector of each text itself [M, D]."""
+        return x.float()
 
 
 class FeatureNetwork(TaskNetwork):
@@ -184,20 +178,24 @@ def squares(found: Tensor, targets: Tensor, within: float) -> tuple[Tensor, Tens
 
 def picks(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """In each group, and for each output, one of the places: a softmax over the group."""
+    chances, above = in_groups(logits, data)
+    known, at = data.targets != NOTHING, data.targets.clamp(min=0)  # [G, C]
+    right = (above.gather(0, at) >= 0).all(1) & known.all(1)
+    return torch.where(known, -chances.gather(0, at), 0).mean(1).sum(), right.sum().float()
+
+
+def in_groups(logits: Tensor, data: TaskBatch) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the places, each among those of its group; and how far each lies from its best [M, C]."""
     groups = len(data.targets) + 1  # one more for places that belong nowhere
     index = data.groups.clamp(max=groups - 1)[:, None].expand_as(logits)
     top = logits.new_full((groups, logits.shape[1]), -1e30).scatter_reduce(0, index, logits.detach(), "amax")
-    total = torch.zeros_like(top).scatter_add(0, index, (logits - top.gather(0, index)).exp())
-    known = data.targets != NOTHING  # [G, C]
-    at = data.targets.clamp(min=0)
-    each = top[:-1] + total[:-1].clamp(min=1e-30).log() - logits.gather(0, at)
-    right = (logits.gather(0, at) >= top[:-1]).all(1) & known.all(1)
-    return torch.where(known, each, 0).mean(1).sum(), right.sum().float()
+    above = logits - top.gather(0, index)
+    total = torch.zeros_like(top).scatter_add(0, index, above.exp()).clamp(min=1e-30).log()
+    return above - total.gather(0, index), above
 
 
 def vectors(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
     """Similarity: pairs or triplets of vectors, by the objective. Right is a pair closer than others, or the class."""
-    assert isinstance(network, SimilarityNetwork)
     targets = data.targets  # [G]
     first, second, *third = logits.view(len(targets), -1, logits.shape[1]).unbind(1)  # [G, D] each
     if network.objective == "classes":

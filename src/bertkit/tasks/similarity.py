@@ -42,11 +42,9 @@ class Similarity(Task):
             raise InputError("triplets need a negative for every text; name its column, or take objective=negatives")
         if objective in ("cosine", "classes") and None in labels:
             raise InputError("some pairs have a label and some have none; expected one for each, or none at all")
-        if objective == "classes":
-            if not settings.labels:
-                way = "name them from least to most alike, as in --set labels=contradiction,neutral,entailment"
-                raise InputError(f"the labels are classes such as {min(map(str, labels))!r}; {way}")
-            return replace(settings, objective=objective)
+        if objective == "classes" and not settings.labels:
+            way = "name them from least to most alike, as in --set labels=contradiction,neutral,entailment"
+            raise InputError(f"the labels are classes such as {min(map(str, labels))!r}; {way}")
         largest = max((abs(float(label)) for label in labels if isinstance(label, float | int)), default=1.0)
         return replace(settings, objective=objective, scale=max(1.0, largest) if objective == "cosine" else 1.0)
 

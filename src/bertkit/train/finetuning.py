@@ -1,5 +1,6 @@
 """Fine-tuning as a job for the loop: a task's records, an encoder that has been somewhere before, figures on dev."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -173,10 +174,10 @@ def _evaluate(
 
 
 def _freeze(network: TaskNetwork, blocks: int) -> None:
-    """Embeddings and so many blocks stay as they are, or all of them; a pooler goes on learning."""
+    """Embeddings, places and so many blocks stay as they are, or all of them; a pooler goes on learning."""
     encoder = network.encoder
-    frozen = [encoder.embeddings, *list(encoder.blocks)[: None if blocks == -1 else blocks]] if blocks else []
-    for part in frozen:
+    lower = [encoder.embeddings, encoder.positions, *list(encoder.blocks)[: None if blocks == -1 else blocks]]
+    for part in lower if blocks else ():
         part.requires_grad_(False)
 
 
@@ -187,7 +188,7 @@ def _shares(layers: int, decay: float) -> Share:
         name = name.removeprefix("kept.")  # of a student
         if name.startswith("encoder.blocks."):
             return decay ** (layers - int(name.split(".")[2]))
-        return decay ** (layers + 1) if name.startswith("encoder.embeddings.") else 1.0
+        return decay ** (layers + 1) if name.startswith(("encoder.embeddings.", "encoder.positions.")) else 1.0
 
     return share
 
@@ -200,7 +201,6 @@ def _class_weights(task: Task, records: Sequence[Any]) -> torch.Tensor:
     if task.loss == "flags":
         yes = np.array(gold).sum(0)
         return torch.tensor((len(gold) - yes) / yes.clip(1), dtype=torch.float32)
-    words = [value for one in gold for value in (one if isinstance(one, tuple) else (one,))]
-    numbers = [task.settings.labels.index(value) if isinstance(value, str) else value for value in words]
-    found = np.bincount(numbers, minlength=task.outputs).clip(1)
+    counts = Counter(np.hstack(gold).tolist())  # of labels, or of their numbers
+    found = np.array([counts[label] + counts[number] for number, label in enumerate(task.settings.labels)]).clip(1)
     return torch.tensor(found.sum() / (len(found) * found), dtype=torch.float32)

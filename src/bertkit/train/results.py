@@ -118,7 +118,9 @@ def _sureness(answer: Any) -> float:
     if hasattr(answer, "probability"):
         return answer.probability
     each = answer.probabilities
-    return float(min(each) if isinstance(each, tuple) else max(each.values() if isinstance(each, dict) else each))
+    if isinstance(each, dict):  # of labels that are told one by one
+        each = tuple(max(chance, 1 - chance) for chance in each.values())
+    return float(min(each) if isinstance(each, tuple) else max(each))
 
 
 def _spelled(value: Any, labels: Sequence[str], record: Any) -> str:

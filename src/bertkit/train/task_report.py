@@ -3,11 +3,11 @@
 Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is left out of the page.
 """
 
-import json
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from bertkit.atomic import read_json
 from bertkit.errors import ArtifactError, DataError
 from bertkit.train import page
 from bertkit.train.log import read_metrics
@@ -35,12 +35,8 @@ def read_results(run: Path) -> dict[str, Any]:
     file = run / "results.json"
     if not file.is_file():
         raise ArtifactError(f"{run} has no results.json; name the folder of a fine-tuning run that came to its end")
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        line = getattr(error, "lineno", None)
-        raise DataError(f"is cut off or no JSON ({error}); fine-tune again, or leave this run out", file, line) from error
-    missing = {"task", "model", "metrics", "headline"} - set(results if isinstance(results, dict) else ())
+    results = read_json(file, ArtifactError)
+    missing = {"task", "model", "metrics", "headline"} - set(results)
     if missing or results["headline"] not in results["metrics"]:
         lacks = ", ".join(sorted(missing)) or f"its headline metric {results['headline']!r}"
         raise DataError(f"lacks {lacks}; expected the results of a fine-tuning run", file)
@@ -81,7 +77,9 @@ def _figures(results: dict[str, Any]) -> str:
     notes = {_words(name): interval(results, name) for name in names if interval(results, name)}
     if chosen := results.get("threshold"):
         figures["no-answer threshold"] = f"{chosen['value']:.2f}"
-        notes["no-answer threshold"] = f"F1 {shown('f1', chosen['before_f1'])} → {shown('f1', chosen['after_f1'])}"
+        before, after = (shown("f1", chosen[name]) for name in ("before_f1", "after_f1"))
+        kept = f"F1 {before} → {after}" if chosen["value"] == chosen["fitted"] else f"F1 {before}; another gave no more"
+        notes["no-answer threshold"] = kept
     for name, value in (results.get("ensemble") or {}).get("metrics", {}).items():
         figures[f"{_words(name)}, all models together"] = shown(name, value)
     if results.get("seconds"):
@@ -146,7 +144,8 @@ def _calibration(results: dict[str, Any]) -> str:
     if not fitted:
         return ""
     panels = [_diagram(name, fitted[name]) for name in ("before", "after") if fitted.get(name)]
-    note = f"how often answers of a confidence are right, before and after the temperature of {fitted['temperature']:.3f}"
+    kept = "" if fitted["temperature"] == fitted["fitted"] else ", which is no better and was not kept"
+    note = f"how often answers of a confidence are right, before and after a temperature of {fitted['fitted']:.3f}{kept}"
     return page.section("Reliability", page.draw(panels, height=3.4), note=note)
 
 
@@ -182,7 +181,7 @@ def _mistake(mistake: dict[str, Any]) -> str:
 def _search(results: dict[str, Any]) -> str:
     tried = sorted(results.get("search") or [], key=lambda row: -row["score"])
     names = [name for name in (tried[0] if tried else ()) if name != "score"]
-    lines = [[shown(results["headline"], row["score"]), *(_plain(row[name]) for name in names)] for row in tried]
+    lines = [[shown(results["headline"], row["score"]), *(page.spelled(row)[name] for name in names)] for row in tried]
     head = (_words(results["headline"]), *map(_words, names))
     note = "all settings tried, best on dev first"
     return page.section("Search", page.table(lines, head, words=1), note=note) if tried else ""
@@ -195,7 +194,8 @@ def _origin(results: dict[str, Any]) -> str:
         (name, d.get("file", ""), d.get("fingerprint", ""), *(f"{d.get(n, 0):,}" for n in head[3:])) for name, d in splits
     ]
     settings = page.spelled(results.get("settings") or {}).items()
-    made = page.section("Settings", page.table(settings)) if settings else ""
+    note = "learning rates as --lr takes them, for a width of 768"
+    made = page.section("Settings", page.table(settings), note=note) if settings else ""
     return made + (page.section("Data", page.table(lines, head, words=3)) if lines else "")
 
 
@@ -205,7 +205,3 @@ def _words(name: str) -> str:
 
 def _number(name: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else shown(name, value)
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
