@@ -13,8 +13,8 @@ def show_nothing(done: float, note: str = "") -> None:
 
 @contextmanager
 def bar(title: str, total: float | None = None, unit: str = "") -> Iterator[Show]:
-    """Yields a function that takes the amount of `total` done so far. Without a total the bar only moves; bytes are shown with
-    their rate."""
+    """Yields a function that takes the amount of `total` done so far; bytes are shown with their rate. Without a total, the
+    bar only moves."""
     if not sys.stderr.isatty():
         yield show_nothing
         return
