@@ -103,8 +103,7 @@ class ExampleSource:
         return self._plans[epoch].result()
 
     def _begin_plan(self, epoch: int) -> None:
-        """Plans an epoch in a thread, ahead of its start, because a large store takes seconds. The last two plans are
-        kept."""
+        """Plans an epoch in a thread before it is needed: a large store takes seconds. Keeps the last two plans."""
         if epoch not in self._plans:
             kept = max(self._plans, default=epoch)
             self._plans = {number: plan for number, plan in self._plans.items() if number == kept}

@@ -172,7 +172,7 @@ def group_by_length(sizes: np.ndarray, budget: int, shapes: Fixed = None) -> Ite
 
 
 def cut_rows(sizes: np.ndarray, budget: int, shapes: Fixed = None) -> Iterator[slice]:
-    """Yields slices that fit the budget and, with shapes, as many sequences as the row's length for its first one allows."""
+    """Yields slices that fit the budget and, with shapes, the number of sequences allowed at the first one's length."""
     ends, begin = np.cumsum(sizes), 0
     while begin < len(sizes):
         end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + budget, side="right"))

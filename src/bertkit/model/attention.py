@@ -102,7 +102,7 @@ def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wind
 
 
 def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
-    """Attention bucket by bucket. Causal attention needs no mask: padding is at the end and never seen."""
+    """Attention bucket by bucket. Causal attention never sees padding, which is at the end."""
 
     def mixed(grid: Tensor, bucket: Bucket) -> Tensor:
         q, k, v = grid
@@ -118,7 +118,7 @@ def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wi
 
 def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float) -> Tensor:
     """Attention with dropout [n, H, L, K] on a CPU, in half the time of torch, which draws a number per score and checks for
-    fully masked rows."""
+    queries that see no key."""
     n, heads, length, width = q.shape
     queries, keys, values = (x.flatten(0, 1) for x in (q, k, v))  # [n·H, L, K] each
     hidden = torch.where(there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)

@@ -112,7 +112,7 @@ class FeedForward8(FeedForward):
 
 
 def in_eight_bits(network: nn.Module) -> None:
-    """Switches the network's linear layers of blocks to fp8, where sizes are multiples of 16; weights and names stay."""
+    """Switches the linear layers of the network's blocks to fp8, where sizes are multiples of 16; weights and names stay."""
     for module in network.modules():
         maps = [module.qkv, module.output] if isinstance(module, Attention) else []
         maps += [module.input, module.output] if isinstance(module, FeedForward) else []

@@ -10,7 +10,7 @@ WIDEST = 4096  # values of a row that a kernel can hold at once
 
 class Norm(nn.LayerNorm):
     """Computes in fp32 under autocast, but returns its input's type. Half precision on a GPU takes one kernel per direction,
-    unless the compiler does as well."""
+    except where the compiler is as fast."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self._quick(x) and not torch.compiler.is_compiling():
@@ -18,7 +18,7 @@ class Norm(nn.LayerNorm):
         return super().forward(x).to(x.dtype)
 
     def added(self, x: Tensor, y: Tensor, dropout: Dropout) -> Tensor:
-        """Returns norm(x + dropout(y)); left to the compiler without gradient, where it does as well."""
+        """Returns norm(x + dropout(y)). Without a gradient it is left to the compiler, which is as fast there."""
         quick = self._quick(x) and x.dtype == y.dtype and self.bias is not None
         if not quick or (torch.compiler.is_compiling() and not torch.is_grad_enabled()):
             return self(x + dropout(y))

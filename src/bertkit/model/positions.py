@@ -41,7 +41,7 @@ class Rotary(nn.Module):
 
 def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotates the queries and keys of [T, 3, H, K], not the values: half precision on a GPU in one kernel, others in place
-    where that is safe, unless the compiler does as well."""
+    where that is safe; under the compiler, which is as fast, in plain torch."""
     eager = not torch.compiler.is_compiling()
     if eager and qkv.is_cuda and qkv.dtype != torch.float32:
         from bertkit.model.kernels.turning import quick_turned, turned_with_gradient  # Triton comes only with CUDA
