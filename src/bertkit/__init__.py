@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # torch's threads wait a moment, then sleep: others may need the processor
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # idle torch threads soon sleep, so that other processes get the CPU
 
 if TYPE_CHECKING:
     from bertkit.exporting import export

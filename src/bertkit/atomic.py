@@ -1,5 +1,5 @@
-"""Files and folders that appear whole or not at all: written aside, then renamed; and that one run at a time writes to. And
-what is small, read again."""
+"""Atomic writes of files and folders (write aside, then rename), locks that keep other runs out of a folder, and helpers to
+read JSON and checksums."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ from bertkit.errors import ArtifactError, BertkitError, ConfigError, InputError,
 
 @contextmanager
 def new_file(path: Path | str) -> Iterator[Path]:
-    """Yields a path beside `path` to write to; it takes the name when the block ends well."""
+    """Yields a temporary path beside `path` to write to; renames it to `path` if the block succeeds."""
     path = Path(path).resolve()
     with beside(path) as aside:
         aside.touch()
-        usual = aside.stat().st_mode  # some libraries make files that only their owner may read
+        usual = aside.stat().st_mode  # some libraries create files that only their owner can read
         with _room_for(path):
             yield aside
         aside.chmod(usual)
@@ -32,16 +32,16 @@ def new_file(path: Path | str) -> Iterator[Path]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """A whole file, as it is in UTF-8."""
+    """Writes a file atomically, in UTF-8, with newlines unchanged."""
     with new_file(path) as aside:
         aside.write_bytes(text.encode())
 
 
 @contextmanager
 def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
-    """Yields a folder beside `path` to fill; it takes the name when the block ends well.
+    """Yields a temporary folder beside `path` to fill; renames it to `path` if the block succeeds.
 
-    An existing folder is replaced only if it is empty or holds `marker`, the file that tells one of ours.
+    An existing folder is replaced only if it is empty or holds the file `marker`, which shows that it is one of ours.
     """
     path = Path(path).resolve()
     if path == Path.cwd():
@@ -55,21 +55,21 @@ def new_folder(path: Path | str, *, marker: str) -> Iterator[Path]:
             yield aside
         for file in sorted(aside.rglob("*")):
             if file.is_file():
-                file.chmod(aside.stat().st_mode & 0o666)  # of a folder's usual mode, what files have
+                file.chmod(aside.stat().st_mode & 0o666)  # a file's part of a folder's usual mode
                 _flush(file)
         _take_place(aside, path)
 
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keeps other runs out of a folder until this one ends, however it ends. What killed ones had written aside goes."""
+    """Locks a folder against other runs until the block or process ends; removes what killed runs had written aside."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         try:
             import fcntl
 
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (ImportError, OSError) as error:  # not all systems have such locks
+        except (ImportError, OSError) as error:  # not every system has such locks
             if isinstance(error, BlockingIOError):
                 raise InputError(f"another run writes to {folder}; wait for it, or give another --out") from error
         for left in [path for path in folder.iterdir() if re.fullmatch(r"\..+\.[0-9a-f]{16}", path.name)]:
@@ -78,12 +78,12 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether there is nothing but hidden files."""
+    """Whether the folder is missing or holds only hidden files."""
     return not folder.exists() or all(path.name.startswith(".") for path in folder.iterdir())
 
 
 def read_json(file: Path, fault: type[BertkitError] = ConfigError) -> dict[str, Any]:
-    """An object from a JSON file; {} if there is no file."""
+    """Reads an object from a JSON file; {} if there is no file."""
     if not file.exists():
         return {}
     try:
@@ -96,14 +96,14 @@ def read_json(file: Path, fault: type[BertkitError] = ConfigError) -> dict[str, 
 
 
 def checksum(file: Path) -> str:
-    """SHA-256 of a file, by which it is known to be whole when it is read again."""
+    """Returns the SHA-256 of a file, to verify it when it is read again."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A name that nobody else has; what still stands under it afterwards goes."""
+    """Yields a unique path beside `path`; removes whatever is still there afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -118,7 +118,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _room_for(path: Path) -> Iterator[None]:
-    """What files, numpy and safetensors raise on a full disk says neither where nor what to do."""
+    """Raises WriteError with the path and advice: what files, numpy and safetensors raise on a full disk has neither."""
     try:
         yield
     except (SafetensorError, OSError) as error:
@@ -128,7 +128,7 @@ def _room_for(path: Path) -> Iterator[None]:
 
 
 def _take_place(aside: Path, path: Path) -> None:
-    """Renames `aside` to `path`; what was there leaves only after the new folder stands."""
+    """Renames `aside` to `path`; removes an old folder only once the new one is in place."""
     if not path.exists():
         aside.rename(path)
         return
@@ -143,6 +143,6 @@ def _take_place(aside: Path, path: Path) -> None:
 
 
 def _flush(file: Path) -> None:
-    """Forces a file to disk, so that a rename never outruns its content."""
+    """Forces a file to disk, so that its content is there before the rename."""
     with open(file, "rb") as stream:
         os.fsync(stream.fileno())

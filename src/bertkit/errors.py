@@ -1,16 +1,16 @@
-"""Every error a user can meet.
+"""All errors that a user can see.
 
     BertkitError          one clear line: what was found, what was expected, what to do
     ├── InputError        a text, a flag or an argument
     ├── DataError         a data file, named with its line
     ├── ConfigError       a model configuration
     ├── ArtifactError     a model folder, a weights file, a checkpoint
-    ├── TrainingError     a run that cannot go on
+    ├── TrainingError     a run that cannot continue
     ├── MissingExtra      an optional library that is not installed
     ├── HubError          a hub model that could not be fetched
     └── WriteError        a file or folder that could not be written
 
-The command line prints the message and exits with code 2; everything else is a bug and shows its traceback.
+The command line prints the message and exits with code 2; any other exception is a bug and shows its traceback.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from types import ModuleType
 
 
 class BertkitError(Exception):
-    """The root of the family."""
+    """The base class of all errors."""
 
 
 class InputError(BertkitError, ValueError):
@@ -37,15 +37,15 @@ class DataError(BertkitError, ValueError):
 
 
 class ConfigError(BertkitError, ValueError):
-    """A model configuration that describes no model."""
+    """An invalid model configuration."""
 
 
 class ArtifactError(BertkitError, ValueError):
-    """A model folder, weights file or checkpoint that is missing, damaged or of another kind."""
+    """A model folder, weights file or checkpoint that is missing, damaged or of the wrong kind."""
 
 
 class TrainingError(BertkitError, RuntimeError):
-    """A run that cannot go on."""
+    """A run that cannot continue."""
 
 
 class MissingExtra(BertkitError, ImportError):
@@ -61,24 +61,24 @@ class WriteError(BertkitError, OSError):
 
 
 def did_you_mean(found: str, known: Iterable[str], cutoff: float = 0.75) -> str:
-    """' (did you mean "x"?)' when a known name is close, else ''."""
+    """Returns ' (did you mean "x"?)' if a known name is close, else ''."""
     close = difflib.get_close_matches(found, list(known), n=1, cutoff=cutoff)
     return f' (did you mean "{close[0]}"?)' if close else ""
 
 
 def check_choice(name: str, value: str, known: Iterable[str], error: type[BertkitError] = InputError) -> None:
-    """Refuses a value that is none of those known."""
+    """Raises unless the value is one of those known."""
     if value not in known:
         raise error(f"{name} is {value!r}{did_you_mean(str(value), known)}; expected one of {', '.join(known)}")
 
 
 def short(text: str) -> str:
-    """A text that fits into a line."""
+    """Shortens a text to fit on a line."""
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def import_extra(module: str, extra: str, purpose: str) -> ModuleType:
-    """Imports an optional library, or says which extra brings it."""
+    """Imports an optional library; raises MissingExtra with the extra that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

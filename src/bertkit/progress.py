@@ -1,20 +1,20 @@
-"""One look for all long work: a bar with the rate and the time left, on a terminal's standard error only."""
+"""Progress bars with the time left, on standard error, if it is a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Show = Callable[..., None]  # takes how much is done so far, and maybe a word on it
+Show = Callable[..., None]  # takes the amount done so far and an optional note
 
 
 def show_nothing(done: float, note: str = "") -> None:
-    """Where nobody is watching."""
+    """Does nothing, where there is no terminal."""
 
 
 @contextmanager
 def bar(title: str, total: float | None = None, unit: str = "") -> Iterator[Show]:
-    """Yields a function that takes how much of `total` is done so far; bytes are shown as such. Without a total the bar only
-    moves."""
+    """Yields a function that takes the amount of `total` done so far; bytes are shown with their rate. Without a total, the
+    bar only moves."""
     if not sys.stderr.isatty():
         yield show_nothing
         return

@@ -1,1 +1,1 @@
-"""ids → Batch: from encoded texts to what the encoder takes."""
+"""ids → Batch: from encoded texts to the encoder's input."""

@@ -1,6 +1,6 @@
-"""Looks at data before training: rows, labels, lengths in pieces, texts that repeat or leak between splits, bad rows.
+"""Checks data before training: rows, labels, lengths in pieces, texts that repeat or leak between splits, bad rows.
 
-Texts are the same if they differ only in case and white space.
+Texts that differ only in case and white space count as the same.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from bertkit.text.tokenizer import Tokenizer
 
 QUANTILES = {"median": 0.5, "90%": 0.9, "99%": 0.99, "longest": 1.0}
 BLOCK = 4096  # texts encoded at a time
-SHOWN = 5  # examples of a finding
+SHOWN = 5  # examples shown per finding
 
 
 def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer | None, max_length: int) -> dict[str, Any]:
-    """What is in the splits, best read with bad="skip", and what looks wrong; the first split is the one to train on.
+    """Returns statistics and suspected faults of the splits, best read with bad="skip"; the first is the training split.
 
     Without a tokenizer, lengths are counted in words.
     """
@@ -42,7 +42,7 @@ def check_data(splits: Mapping[str, Table], tokenizer: Tokenizer | None, max_len
 
 
 def describe_check(report: Mapping[str, Any]) -> Iterator[str]:
-    """The report as lines to read."""
+    """Yields the report as lines of text."""
     for name, split in report["splits"].items():
         yield f"{name}: {split['rows']:,} rows, {split['skipped']:,} bad rows skipped"
         yield from (f"  {complaint}" for complaint in split["complaints"])
@@ -86,7 +86,7 @@ def _check_split(table: Table, keys: list[bytes], encoder: CorpusEncoder | None,
 
 
 def _lengths(table: Table, encoder: CorpusEncoder | None) -> np.ndarray:
-    """Pieces of each record as the model sees it, special ones counted: the longest of its sequences."""
+    """Returns the length in pieces of each record's longest sequence, including special pieces."""
     parts = [texts(record) for record in table.records]
     row = [text for part in parts for text in part]
     if encoder:
@@ -98,7 +98,7 @@ def _lengths(table: Table, encoder: CorpusEncoder | None) -> np.ndarray:
     for record, sizes in zip(table.records, np.split(np.concatenate(blocks), boundaries), strict=True):
         if isinstance(record, Choice):
             lengths.append(sizes[0] + sizes[1:].max() + 3)
-        else:  # similarity encodes each text alone, the others join them
+        else:  # similarity encodes each text by itself, the other tasks join them
             lengths.append(sizes.max() + 2 if table.task == "similarity" else sizes.sum() + len(sizes) + 1)
     return np.array(lengths)
 

@@ -1,7 +1,7 @@
-"""Finds documents that occurred before, in memory that does not grow with the corpus.
+"""Finds duplicate documents, with only one part in 256 of the hashes in memory at a time.
 
-Every document's hash is appended to one of 256 files on disk by its first byte; each file then fits into memory and is
-sorted on its own. The first in the order of the corpus stays.
+Each document's hash is appended to one of 256 files on disk, chosen by its first byte; each file then fits into memory and
+is sorted by itself. The first occurrence in the corpus is kept.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ ROW = np.dtype([("hash", "S16"), ("document", "<i8")])
 
 
 def duplicate_documents(texts: Iterable[str], scratch: Path) -> set[int]:
-    """The numbers of documents whose words are those of an earlier one; white space does not count."""
+    """Returns the indices of documents that equal an earlier one up to white space."""
     with beside(scratch / "hashes") as folder, ExitStack() as stack:
         folder.mkdir()
         files = [stack.enter_context(open(folder / f"{byte:02x}", "w+b")) for byte in range(256)]

@@ -1,4 +1,4 @@
-"""Where units of work are done: here, in processes beside this one, or on a Ray cluster. Results come in order."""
+"""Runs units of work in this process, in worker processes or on a Ray cluster. Results come in order."""
 
 import multiprocessing
 import os
@@ -19,12 +19,12 @@ Worker = Callable[[Any], Any]
 Run = Callable[[Iterable[Any]], Iterator[Any]]
 
 
-MANY = 256  # texts from which on a thread is worth its while
+MANY = 256  # texts at which a thread starts to pay off
 
 
 @contextmanager
 def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
-    """One worker in this process, or several in processes of their own; each is made once."""
+    """Yields a runner with one worker in this process, or several in their own processes; each is made once."""
     if workers == 1:
         worker = make()
         yield lambda units: map(worker, units)
@@ -39,7 +39,7 @@ def local(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
 
 @contextmanager
 def alive() -> Iterator[None]:
-    """Says what to do where a process was killed."""
+    """Turns the death of a worker process into an InputError that says what to do."""
     try:
         yield
     except BrokenProcessPool as error:
@@ -47,7 +47,7 @@ def alive() -> Iterator[None]:
 
 
 class _Process(SpawnProcess):
-    """It does not hear the signal that ends others."""
+    """Ends by SIGKILL, because it blocks SIGTERM."""
 
     terminate = SpawnProcess.kill
 
@@ -57,19 +57,19 @@ class _Context(SpawnContext):
 
 
 def processes(make: Callable[[], Worker], workers: int) -> ProcessPoolExecutor:
-    """Processes that each make a worker once; `work` is done by it."""
+    """Starts processes that each make one worker; `work` calls it."""
     pool = ProcessPoolExecutor(workers, mp_context=_Context(), initializer=_start, initargs=(make,))
     with _deaf():
         for _ in range(workers):
-            pool.submit(int)  # begins a process
+            pool.submit(int)  # starts a process
     return pool
 
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """What is started meanwhile hears neither Ctrl-C nor SIGTERM, which go to all processes of a job: who started it, and
-    hears them afterwards, ends it."""
-    if os.name == "nt":  # there are no such masks
+    """Processes started in this block ignore Ctrl-C and SIGTERM, which are sent to all processes of a job: their parent,
+    which receives the signal after the block, ends them."""
+    if os.name == "nt":  # Windows has no signal masks
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
@@ -81,7 +81,7 @@ def _deaf() -> Iterator[None]:
 
 @contextmanager
 def ray(make: Callable[[], Worker], workers: int) -> Iterator[Run]:
-    """Actors on the Ray cluster that RAY_ADDRESS or `ray start` names; without one, on a cluster of this machine."""
+    """Yields a runner with actors on the Ray cluster given by RAY_ADDRESS or `ray start`; else on a local cluster."""
     library = import_extra("ray", "ray", "--engine ray")
     mine = not library.is_initialized()
     if mine:
@@ -102,13 +102,13 @@ ENGINES: dict[str, Callable[[Callable[[], Worker], int], AbstractContextManager[
 
 
 def threads_for(device: Any) -> int:
-    """A GPU computes one batch while another's results are fetched; a processor has its own threads for one."""
+    """Returns 2 for a GPU, to compute one batch while another's results are fetched; 1 for a CPU, which one batch fills."""
     return 2 if "cuda" in str(device) else 1
 
 
 def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Each unit with `use(lay(unit))`, in order. Where they hold many texts, a thread lays the next out while one is
-    used; several threads do both."""
+    """Yields each unit with `use(lay(unit))`, in order. With many texts, a thread lays out the next unit while one is used;
+    several threads do both."""
     if texts < MANY:
         yield from ((unit, use(lay(unit))) for unit in units)
         return
@@ -119,7 +119,7 @@ def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads
 
 
 def _begun(units: Iterable[Any], begin: Worker, window: int) -> Iterator[Any]:
-    """What beginning each unit gives, in order. At most `window` units are under way at once, so memory stays bounded."""
+    """Yields `begin(unit)` for each unit, in order, with at most `window` of them in flight, so memory stays bounded."""
     under_way = deque[Any]()
     for unit in units:
         under_way.append(begin(unit))
@@ -139,7 +139,7 @@ class _Actor:
         return self.worker(unit)
 
 
-_made = list[Worker]()  # this process's own
+_made = list[Worker]()  # this process's worker
 
 
 def _start(make: Callable[[], Worker]) -> None:
@@ -148,7 +148,7 @@ def _start(make: Callable[[], Worker]) -> None:
 
 
 def _end_with_parent() -> None:
-    """A process whose parent was killed would wait for work forever."""
+    """Exits when the parent dies: a worker whose parent was killed would wait for work forever."""
     if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)

@@ -1,7 +1,7 @@
 """Pre-training examples, drawn from the store while training: example i is a function of (store, settings, seed, i).
 
-An epoch's examples are planned as spans of the store and taken in a random order; a row is as many consecutive examples as
-fit its tokens. A cursor is one number, epoch · 2^40 + the next example of it, and all there is to remember.
+An epoch's examples are planned as spans of the store and visited in random order; a row takes as many consecutive examples
+as fit its tokens. A cursor, epoch · 2^40 + the index of the next example, is the only state.
 """
 
 from collections.abc import Iterator
@@ -26,18 +26,18 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleSettings:
-    """What the examples look like."""
+    """Settings of the examples."""
 
     pairs: str = "next"
     length: int = 128
     short: float = 0.1
     masking: Masking = field(default_factory=Masking)
-    causal: bool = False  # predict each next piece instead of hidden ones
+    causal: bool = False  # predict the next piece instead of masked pieces
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Some examples of an epoch, by their numbers in the plan."""
+    """Some examples of an epoch, by their indices in its plan."""
 
     epoch: int
     numbers: np.ndarray
@@ -46,18 +46,18 @@ class Examples:
 
 @dataclass(frozen=True)
 class PretrainingBatch(Packed):
-    """A packed batch with its two tasks. Capacities are fixed: what is not used has the target NOTHING."""
+    """A packed batch with the targets of its two tasks. Capacities are fixed; unused slots have the target NOTHING."""
 
-    places: Tensor  # [M] where pieces are to be told
+    places: Tensor  # [M] positions in the row at which pieces are to be predicted
     targets: Tensor  # [M]
     labels: Tensor  # [B] 0: B follows A
-    size: Tensor  # [] tokens of examples; behind them, the row is filled up
-    hidden: int  # targets that count
-    pairs: int  # labels that count
+    size: Tensor  # [] tokens of examples; the rest of the row is filler
+    hidden: int  # number of targets, without NOTHING
+    pairs: int  # number of labels, without NOTHING
     tokens: int  # of examples, without filler
 
     def count(self, name: str) -> int:
-        """What a network's sum of this name is a mean over: sentences, all tokens, or pieces that were hidden."""
+        """Returns the divisor that turns a network's sum of this name into a mean: pairs, all tokens, or masked pieces."""
         return {"next": self.pairs, "token": self.tokens}.get(name.split("_")[0], self.hidden)
 
 
@@ -71,9 +71,9 @@ class ExampleSource:
     seed: int
     tokens: int  # of a row
     grids: bool = True
-    fixed: bool = True  # one shape for all rows, which grids of short examples pay for
+    fixed: bool = True  # one shape for all rows; in grids, short examples are then padded
     held_out: float = 0.0  # share of documents kept for evaluation
-    evaluation: bool = False  # show those, else the others
+    evaluation: bool = False  # use the held-out documents instead of the others
 
     def __post_init__(self) -> None:
         if self.tokens < (length := self.settings.length):
@@ -84,7 +84,7 @@ class ExampleSource:
         self.shapes = Shapes(self.tokens, (length,), crowding=1.2 * length / usual)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Little enough that nobody waits for another process to take it; that one plans for itself."""
+        """Leaves out the plans, so that sending it to another process is fast; that process plans by itself."""
         kept = (*(one.name for one in fields(self)), "shapes")
         return {name: getattr(self, name) for name in kept} | {"_plans": {}}
 
@@ -98,13 +98,12 @@ class ExampleSource:
         return np.setdiff1d(np.arange(len(self.tokenizer)), special)
 
     def plan(self, epoch: int) -> Spans:
-        """An epoch's examples in the order of the store."""
+        """Returns an epoch's examples in the order of the store."""
         self._begin_plan(epoch)
         return self._plans[epoch].result()
 
     def _begin_plan(self, epoch: int) -> None:
-        """Plans an epoch in a thread, so that nobody waits for it when it comes: seconds, for a large store. The last two
-        plans are kept."""
+        """Plans an epoch in a thread before it is needed: a large store takes seconds. Keeps the last two plans."""
         if epoch not in self._plans:
             kept = max(self._plans, default=epoch)
             self._plans = {number: plan for number, plan in self._plans.items() if number == kept}
@@ -125,20 +124,20 @@ class ExampleSource:
         return plan
 
     def _belongs(self, plan: Spans) -> np.ndarray:
-        """Examples of held-out documents are for evaluation alone; training sees no part of them, not even as B."""
+        """Returns which examples to use: held-out documents only in evaluation; training never sees them, not even as B."""
         ends = self.store.sentence_bounds[self.store.document_bounds]
         held = uniform(draw(0, 6, np.arange(self.store.documents))) < self.held_out
         if self.held_out:
-            held[-1] = True  # there is always one, the last if chance would have none
+            held[-1] = True  # always, so that at least one is held out
         a_held = held[np.searchsorted(ends, plan.a_begin, side="right") - 1]
         b_held = held[np.searchsorted(ends, plan.b_begin, side="right").clip(max=len(held)) - 1] & (plan.b_size > 0)
-        alone = self.settings.pairs == "next" and held.any() and np.count_nonzero(~held) == 1  # no document would give a B
+        alone = self.settings.pairs == "next" and held.any() and np.count_nonzero(~held) == 1  # no document can give a B
         return a_held if self.evaluation else ~(a_held | b_held | alone)
 
     def next_row(self, cursor: int) -> tuple[Examples, int]:
-        """The examples of the row at a cursor, and the cursor behind them. An epoch's last row may be short."""
+        """Returns the examples of the row at a cursor, and the next cursor. An epoch's last row may be short."""
         epoch, index = divmod(cursor, EPOCH)
-        if index >= len(plan := self.plan(epoch)):  # of a fork, whose epochs are shorter
+        if index >= len(plan := self.plan(epoch)):  # after a fork, whose epochs are shorter
             return self.next_row((epoch + 1) * EPOCH)
         most = min(self.shapes.sequences(self.settings.length), len(plan) - index)
         numbers = permute(np.arange(index, index + most), len(plan), self.seed, epoch)
@@ -149,7 +148,7 @@ class ExampleSource:
         return Examples(epoch, numbers[:fitting], late), cursor + fitting if behind < len(plan) else (epoch + 1) * EPOCH
 
     def first(self, count: int) -> Iterator[Examples]:
-        """Rows of the first `count` examples: the same ones whatever a row's size."""
+        """Yields rows of the first `count` examples; they are the same for any row size."""
         cursor = 0
         while count > 0 and cursor < EPOCH:
             examples, cursor = self.next_row(cursor)
@@ -157,7 +156,7 @@ class ExampleSource:
             count -= len(examples.numbers)
 
     def batch(self, examples: Examples) -> PretrainingBatch:
-        """The examples as tensors, pieces hidden."""
+        """Returns the examples as tensors, with pieces masked."""
         if examples.late:
             self._begin_plan(examples.epoch + 1)
         spans = self.plan(examples.epoch)[examples.numbers]
@@ -185,7 +184,7 @@ class ExampleSource:
         return arrays.map(torch.from_numpy)
 
     def _row(self, spans: Spans) -> tuple[Row, np.ndarray]:
-        """[CLS] A [SEP] B [SEP] of each example, one after the other; and the segments."""
+        """Returns [CLS] A [SEP] B [SEP] of each example, one after the other; and the segments."""
         sizes = spans.sizes
         owners = np.repeat(np.arange(len(spans)), sizes)
         positions = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -200,7 +199,7 @@ class ExampleSource:
         return Row(ids, owners, positions, special, starts | after, sizes), in_b.astype(np.int64)
 
     def _capacity(self) -> int:
-        """Places that any row can need: its share of hidden tokens, and rounding for each example."""
+        """Returns the most targets a row can have: its share of masked tokens, plus rounding for each example."""
         if self.settings.causal:
             return self.shapes.budget
         rate = self.settings.masking.rate

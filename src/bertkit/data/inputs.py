@@ -1,7 +1,7 @@
-"""Inputs as packed batches, and the order in which fine-tuning sees them.
+"""Packs inputs into batches, and decides the order in which fine-tuning sees them.
 
-An epoch is a random order of the units, a unit being the inputs that must stay together: the options of a question, the
-texts of a pair, else one input. A step is the next so many units; one that is too large for a row is cut into several.
+An epoch is a random order of units. A unit is the inputs that must stay together: the options of a question, the texts of a
+pair, else one input. A step is the next `batch` units; if they do not fit one row, they are split over several.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ Unit = Sequence[Input]
 
 @dataclass(frozen=True)
 class TaskBatch(Packed):
-    """A packed batch and what is to be told at its places. Capacities may be fixed; what is not used has no target."""
+    """A packed batch with targets at some of its tokens. Capacities may be fixed; unused slots have no target."""
 
-    places: Tensor  # [M] tokens of the row
-    groups: Tensor  # [M] which places belong together: those of a sequence, or of a unit
-    targets: Tensor  # the task's own shape, NOTHING where there is none
-    known: int  # targets that count
+    places: Tensor  # [M] positions in the row
+    groups: Tensor  # [M] the sequence or unit that each place belongs to
+    targets: Tensor  # in the task's own shape, NOTHING or NaN where there is none
+    known: int  # number of actual targets
     tokens: int
-    features: Tensor | None = None  # [T, n, D] of a frozen encoder, computed before
+    features: Tensor | None = None  # [T, n, D] precomputed by a frozen encoder
 
     def count(self, name: str) -> int:
-        """What a network's sum of this name is a mean over."""
+        """Returns the divisor that turns a network's sum of this name into a mean."""
         return self.tokens if name.startswith("token_") else self.known
 
 
 def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, **how: Any) -> TaskBatch:
-    """One batch of all the units' inputs, in their order; `how` as lay_row takes it."""
-    import torch  # what lays batches out must do without
+    """Packs the inputs of all units into one batch, in order; `how` is passed to lay_row."""
+    import torch  # not at the top: lay_units must work without torch
 
     return lay_units(units, layout, shapes, **how).map(torch.from_numpy)
 
 
 def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, **how: Any) -> TaskBatch:
-    """The same as arrays."""
+    """Does the same in numpy arrays."""
     inputs = [one for unit in units for one in unit]
     sizes = np.array([len(one) for one in inputs], np.int64)
     begins = np.cumsum(sizes) - sizes
@@ -69,7 +69,7 @@ def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = Non
 
 
 def _targets(each: list[np.ndarray], layout: Layout, begins: np.ndarray) -> np.ndarray:
-    """Targets of all places, or of units; or for each group the numbers of the places to pick."""
+    """Returns the targets of all places or units, or for each group the indices of the places to pick."""
     if not layout.picks:
         return np.concatenate(each)
     picked = np.stack(each).astype(np.int64)
@@ -77,21 +77,21 @@ def _targets(each: list[np.ndarray], layout: Layout, begins: np.ndarray) -> np.n
 
 
 class InputFeed:
-    """Steps of `batch` units over and over, each epoch in another order; rows hold `row_tokens`, or the longest unit."""
+    """Endless steps of `batch` units, in a new order each epoch; rows hold `row_tokens`, or the longest unit."""
 
-    multiple = 1  # of tokens, to which rows without a shape are filled up
+    multiple = 1  # rows without a fixed shape are filled up to a multiple of this many tokens
 
     def __init__(self, units: Sequence[Unit], layout: Layout, *, batch: int, seed: int, row_tokens: int, grids: bool):
         self.units, self.layout, self.batch, self.seed, self.grids = units, layout, batch, seed, grids
         self.sizes = np.array([sum(map(len, unit)) for unit in units], np.int64)
         self.row_tokens = max(row_tokens, int(self.sizes.max()))
-        self.steps = -(-len(units) // batch)  # of an epoch
+        self.steps = -(-len(units) // batch)  # per epoch
         self.shapes = list[Shapes]()
-        self.features: Callable[[np.ndarray], Tensor] | None = None  # of units by number, where they were computed before
-        self._order = (-1, np.zeros(0, np.int64))  # an epoch, and its units
+        self.features: Callable[[np.ndarray], Tensor] | None = None  # precomputed, by units' indices
+        self._order = (-1, np.zeros(0, np.int64))  # an epoch, and the order of its units
 
     def rows(self, cursor: int) -> tuple[list[TaskBatch], int]:
-        """The rows of the step at a cursor, and the cursor behind it."""
+        """Returns the rows of the step at a cursor, and the next cursor."""
         epoch, index = divmod(cursor, EPOCH)
         members = self._members(epoch, index)
         behind = cursor + len(members) if index + len(members) < len(self.units) else (epoch + 1) * EPOCH
@@ -103,11 +103,11 @@ class InputFeed:
         return self._order[1][index : index + self.batch]
 
     def _parts(self, members: np.ndarray) -> Iterator[np.ndarray]:
-        """A step's units, cut where a row is full."""
+        """Splits a step's units into rows."""
         return (members[part] for part in cut_rows(self.sizes[members], self.row_tokens))
 
     def fix_shapes(self) -> None:
-        """Chooses two sizes of rows that fit nearly all steps; a step beyond the larger one is cut into several rows."""
+        """Chooses two row sizes that fit nearly all steps; a step beyond the larger one is split over several rows."""
         steps = range(0, self.steps, max(1, self.steps // 256))
         totals = [self.sizes[part].sum() for step in steps for part in self._parts(self._members(0, step * self.batch))]
         longest = 2 ** max(4, (max(len(one) for unit in self.units for one in unit) - 1).bit_length())

@@ -1,8 +1,8 @@
-"""Batches prepared ahead, in processes beside the one that trains.
+"""Prepares batches ahead of training, in worker processes.
 
-A step asks for the rows at a cursor. What the next steps will most likely ask for is begun at once; if they ask for
-something else (a new phase, a larger batch), it is dropped. So looking ahead never changes what a step gets. What nobody
-began is prepared here, as is the first step, while the processes start.
+A step asks for the rows at a cursor. What the next steps will most likely ask for is started at once; if they ask for
+something else (a new phase, a larger batch), it is dropped, so prefetching never changes what a step gets. Rows that were
+not prefetched are prepared in this process, as are those of the first step, while the workers start.
 """
 
 from collections import deque
@@ -18,14 +18,14 @@ from bertkit.data.examples import Examples, ExampleSource
 
 @dataclass(frozen=True)
 class Step:
-    """What a training step sees, and the cursor behind it."""
+    """The rows of a training step, and the next cursor."""
 
-    rows: Sequence[Any]  # batches with what is to be told of them
+    rows: Sequence[Any]  # batches with their targets
     cursor: int
 
 
 class Loader:
-    """Steps from sources, one source for each phase; rank r of w takes every w-th row from the r-th on."""
+    """Steps from one source per phase; rank r of w takes every w-th row, starting at the r-th."""
 
     def __init__(self, sources: list[ExampleSource], *, workers: int = 0, rank: int = 0, world: int = 1, ahead: int = 4):
         self.sources, self.rank, self.world, self.ahead = sources, rank, world, ahead
@@ -34,7 +34,7 @@ class Loader:
 
     @alive()
     def step(self, phase: int, rows: int, cursor: int) -> Step:
-        """The rows of a step: `rows` of them over all ranks."""
+        """Returns this rank's rows of a step that has `rows` rows over all ranks."""
         if self._begun and self._begun[0][0] == (phase, rows, cursor):
             _, futures, behind = self._begun.popleft()
             self._look_ahead(phase, rows, behind)
@@ -45,14 +45,14 @@ class Loader:
         return Step([self.sources[phase].batch(examples) for examples in mine], behind)
 
     def _look_ahead(self, phase: int, rows: int, cursor: int) -> None:
-        """Begins the steps from a cursor on, in the processes if there are any."""
+        """Starts preparing the steps from a cursor on, if there are worker processes."""
         while self.pool and len(self._begun) < self.ahead:
             cursor = self._begun[-1][2] if self._begun else cursor
             mine, behind = self._descriptors(phase, rows, cursor)
             self._begun.append(((phase, rows, cursor), [self.pool.submit(work, (phase, one)) for one in mine], behind))
 
     def _descriptors(self, phase: int, rows: int, cursor: int) -> tuple[list[Examples], int]:
-        """The examples of this rank's rows, and the cursor behind the rows of all ranks."""
+        """Returns the examples of this rank's rows, and the cursor after the rows of all ranks."""
         mine = []
         for row in range(rows):
             examples, cursor = self.sources[phase].next_row(cursor)
@@ -75,4 +75,4 @@ def _worker(sources: list[ExampleSource]) -> Worker:
     import torch
 
     torch.set_num_threads(1)
-    return lambda unit: sources[unit[0]].batch(unit[1])  # a phase, and examples of it
+    return lambda unit: sources[unit[0]].batch(unit[1])  # unit: a phase and its examples

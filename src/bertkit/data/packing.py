@@ -1,7 +1,7 @@
 """Packs sequences into batches: as many as fit a budget of tokens, one after the other, without padding.
 
-A compiled model wants few shapes. Given `Shapes`, every row is filled up to the same number of tokens by filler that
-belongs to no text, and everything else in the batch gets a fixed size too: as many shapes as there are lengths.
+A compiled model wants few shapes. Given `Shapes`, every row is filled up to the budget with filler tokens that belong to no
+text, and everything else in the batch gets a fixed size too: one shape for each length.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,43 +15,43 @@ from bertkit.errors import InputError
 from bertkit.model.batch import Batch, Bucket
 
 BUDGET, GPU_BUDGET = 4096, 65_536  # tokens of a batch
-SMALL = 4096  # scores of a head that cutting a grid in two must spare, as every grid costs time too
+SMALL = 4096  # scores per head that splitting a grid must save, as another grid costs time too
 
 Sequences = Sequence[np.ndarray]  # of ids, or of segments
 
 
 def budget_for(device: str, precision: str, *, filled: bool = False) -> int:
-    """Tokens of a batch on a kind of device. A GPU is to be busy while Python prepares the next one; in 32 bits it is so
-    with half of them, and a row that is always filled up should not keep a single text waiting."""
+    """Returns the tokens of a batch on a kind of device: enough to keep a GPU busy while Python prepares the next. Half as
+    many do in fp32, and for rows that are always filled up, so that a single text does not wait for a large one."""
     return BUDGET if device == "cpu" else GPU_BUDGET // (1 + (precision == "fp32")) // (1 + filled)
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """The only shapes a compiled model meets: rows of `budget` tokens, and for each length one grid."""
+    """The only shapes that a compiled model sees: rows of `budget` tokens, and one grid for each length."""
 
     budget: int = BUDGET
     lengths: tuple[int, ...] = (32, 64, 128, 256, 512)
-    crowding: float = 2.0  # sequences a row takes, over those of full length that would fill it
+    crowding: float = 2.0  # sequences a row may hold, relative to the full-length ones that would fill it
 
     def length_for(self, longest: int) -> int:
-        """The shortest of the lengths that holds `longest`."""
+        """Returns the shortest of the lengths that holds `longest`."""
         fitting = [length for length in self.lengths if longest <= length <= self.budget]
         if not fitting:
             raise InputError(f"a sequence of {longest} tokens fits none of the lengths {self.lengths}")
         return min(fitting)
 
     def sequences(self, length: int) -> int:
-        """How many sequences a row takes: by default, enough to fill it with sequences of half the length."""
+        """Returns how many sequences a row may hold: by default, enough to fill it with sequences of half the length."""
         return int(self.crowding * self.budget) // length
 
 
-Fixed = Shapes | None  # or rows of any shape
+Fixed = Shapes | None  # None: rows of any shape
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A batch, and beside it tensors or arrays of what is to be told of it."""
+    """A batch with further tensors or arrays, such as its targets."""
 
     batch: Batch
 
@@ -59,13 +59,13 @@ class Packed:
         return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """The same with each tensor or array changed."""
+        """Returns a copy with each tensor or array changed."""
         batch, beside = self.batch.map(change), {name: v for name, v in vars(self).items() if hasattr(v, "shape")}
         return replace(self, batch=batch, **{name: change(value) for name, value in beside.items()})
 
 
 def lay(ids: Sequences, segments: Sequences | None = None, shapes: Fixed = None, *, grids: bool = True) -> Batch:
-    """One batch of all the given sequences, in their order, as arrays."""
+    """Packs the sequences into one batch of arrays, in order."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
     if not len(sizes) or not sizes.all():
         raise InputError("a batch needs at least one sequence, and each sequence at least one token")
@@ -76,8 +76,8 @@ def lay(ids: Sequences, segments: Sequences | None = None, shapes: Fixed = None,
 def lay_row(
     ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Fixed = None, *, grids: bool = True, multiple: int = 1
 ) -> Batch:
-    """One batch of sequences that lie one after the other already; without grids it serves the packed kernel alone.
-    A row without a shape is filled up to a multiple of so many tokens."""
+    """Packs sequences that are already concatenated; without grids, only the packed kernels can use the batch. A row without
+    a fixed shape is filled up to a multiple of `multiple` tokens."""
     longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
     fill = shapes.budget - len(ids) if shapes else -len(ids) % multiple
     if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
@@ -106,8 +106,8 @@ def batches(
     grids: bool = True,
     threads: int = 1,
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Batches of like lengths as arrays, longest first, or what `use` makes of them; each with the indices of its
-    sequences. `threads` of them are in use at once."""
+    """Yields batches of similar lengths, longest first, as arrays or as what `use` makes of them, each after the indices of
+    its sequences. Up to `threads` of them are in use at once."""
     sizes = np.array([len(sequence) for sequence in ids], np.int64)
 
     def laid(members: np.ndarray) -> Batch:
@@ -119,11 +119,11 @@ def batches(
 
 
 def _buckets(sizes: np.ndarray, begins: np.ndarray, longest: int, shapes: Fixed) -> tuple[tuple[Bucket, ...], np.ndarray]:
-    """The sequences as grids, one if the shape is fixed; and for each sequence where it begins in the flattened grids."""
+    """Returns the sequences as grids (one if the shape is fixed), and where each sequence begins in the flattened grids."""
     buckets, places, before = list[Bucket](), np.zeros(len(sizes), np.int64), 0
     for members in [np.arange(len(sizes))] if shapes else _cut(np.argsort(sizes, kind="stable"), sizes):
         length, rows = (longest, shapes.sequences(longest)) if shapes else (int(sizes[members[-1]]), len(members))
-        # Rows beyond the members repeat the first token: harmless, never read.
+        # Rows beyond the members repeat the row's first token and are never read.
         lengths, first = filled(sizes[members], rows, 1), filled(begins[members], rows, 0)
         column = np.arange(length)
         tokens, inside = first[:, None] + np.minimum(column, lengths[:, None] - 1), column < lengths[:, None]
@@ -135,9 +135,9 @@ def _buckets(sizes: np.ndarray, begins: np.ndarray, longest: int, shapes: Fixed)
 
 
 def _cut(members: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """Sequences in order of length, cut in two where that spares most, and each part again, unless all is small."""
+    """Splits sequences sorted by length where that saves most scores, and each part again, until it saves too little."""
     lengths, counts = sizes[members], np.arange(1, len(members) + 1)
-    scores = counts * lengths**2 + (len(members) - counts) * lengths[-1] ** 2  # of two grids, the first with so many
+    scores = counts * lengths**2 + (len(members) - counts) * lengths[-1] ** 2  # of both grids, by size of the first
     if scores[-1] - scores.min() <= SMALL:
         yield members
     else:
@@ -147,11 +147,11 @@ def _cut(members: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _boundaries(ends: np.ndarray, longest: int, total: int, shapes: Fixed) -> np.ndarray:
-    """Where sequences begin and end; filler is cut into sequences too, and what is left of a shape's room is empty ones."""
+    """Returns where sequences begin and end. Filler is cut into sequences too; a fixed shape ends with empty ones."""
     filler = np.arange(ends[-1] + longest, total + longest, longest).clip(max=total)
     bounds = np.concatenate([[0], ends, filler])
     if shapes:
-        most = 1 + shapes.sequences(longest) + -(-total // longest)  # of sequences, and of filler
+        most = 1 + shapes.sequences(longest) + -(-total // longest)  # of both sequences and filler
         bounds = filled(bounds, most, total)
     return bounds.astype(np.int32)
 
@@ -161,18 +161,18 @@ def _row(values: np.ndarray, fill: int) -> Any:
 
 
 def filled(values: np.ndarray, size: int, filler: float) -> Any:
-    """The values, and filler behind them up to a size."""
+    """Returns the values, filled up to a size."""
     return np.concatenate([values, np.full((size - len(values), *values.shape[1:]), filler, values.dtype)])
 
 
 def group_by_length(sizes: np.ndarray, budget: int, shapes: Fixed = None) -> Iterator[np.ndarray]:
-    """Indices of sequences that share a batch: sorted by length, longest first, and cut into rows."""
+    """Yields the indices of sequences that share a batch, by length, longest first."""
     order = np.argsort(-sizes, kind="stable")
     return (order[part] for part in cut_rows(sizes[order], budget, shapes))
 
 
 def cut_rows(sizes: np.ndarray, budget: int, shapes: Fixed = None) -> Iterator[slice]:
-    """Parts of what has these sizes, cut where the budget is reached, or what a shape takes of the first one's length."""
+    """Yields slices that fit the budget and, with shapes, the number of sequences allowed at the first one's length."""
     ends, begin = np.cumsum(sizes), 0
     while begin < len(sizes):
         end = int(np.searchsorted(ends, ends[begin] - sizes[begin] + budget, side="right"))

@@ -1,8 +1,8 @@
-"""Documents → sentences → ids → the store, by many workers, the same store whatever their number.
+"""Documents → sentences → ids → the store, the same store for any number of workers.
 
-Documents are read in order and cut into units of about a megabyte. Units are encoded anywhere, in any order, and written in
-theirs; a shard is full when its units say so. So the store depends on the corpus and the settings alone. What is done stays
-done: a run that was stopped goes on after its last full shard.
+Documents are read in order and grouped into units of about a megabyte. Workers encode units in any order; units are written
+in the order of the corpus, and they alone decide when a shard is full. So the store depends on the corpus and the settings
+alone. A run that was stopped continues after its last complete shard.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ from bertkit.text.memo import CorpusEncoder
 from bertkit.text.sentences import split_sentences
 from bertkit.text.tokenizer import Tokenizer
 
-UNIT = 2**20  # characters of a unit, about
-SHARD = 2**25  # tokens of a shard, about
-MEMO = 192 * 2**20  # bytes of a worker's memory of chunks
+UNIT = 2**20  # approximate characters of a unit
+SHARD = 2**25  # approximate tokens of a shard
+MEMO = 192 * 2**20  # bytes of chunks that a worker remembers
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Documents to encode, how many have been read with them, and those of them that were left out."""
+    """Documents to encode, the number of documents read up to its end, and the documents that were left out."""
 
     documents: list[Document]
     read: int
@@ -45,17 +45,17 @@ class Unit:
 
 @dataclass
 class Progress:
-    """How far a store has come: what a stopped run goes on from."""
+    """The state of an unfinished store, from which a stopped run continues."""
 
     settings: dict[str, Any]
     shards: list[Shard] = field(default_factory=list)
     read: int = 0  # documents
     dropped: dict[str, int] = field(default_factory=dict)  # documents by reason
-    listed: int = 0  # bytes of dropped.jsonl, a line for each of them
+    listed: int = 0  # bytes of dropped.jsonl, which has a line for each of them
 
 
 class UnitEncoder:
-    """A worker: units in, each with its piece of the store out."""
+    """A worker: takes units, returns pieces of the store."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.encoder = CorpusEncoder(tokenizer, memo_bytes=MEMO)
@@ -63,11 +63,11 @@ class UnitEncoder:
 
     def __call__(self, unit: Unit) -> tuple[Piece, int, list[dict[str, str]]]:
         sentences = [split_sentences(document.text) for document in unit.documents]
-        blank = " " * (self.encoder.tokenizer.kind == "bpe")  # byte-level pieces know the space before them
+        blank = " " * (self.encoder.tokenizer.kind == "bpe")  # byte-level pieces include the space before a word
         ids, bounds = self.encoder.encode([blank * (i > 0) + text for texts in sentences for i, text in enumerate(texts)])
         sizes = np.diff(bounds)
         owners = np.repeat(np.arange(len(sentences)), [len(document) for document in sentences])
-        counts = np.bincount(owners[sizes > 0], minlength=len(sentences))  # what has no ids is no sentence, no document
+        counts = np.bincount(owners[sizes > 0], minlength=len(sentences))  # sentences and documents without ids do not count
         dropped = unit.dropped + [_dropped("empty", unit.documents[index]) for index in np.flatnonzero(counts == 0)]
         return Piece(ids.astype(self.dtype), sizes[sizes > 0], counts[counts > 0]), unit.read, dropped
 
@@ -83,8 +83,8 @@ def prepare_store(
     deduplicate: bool = False,
     shard_tokens: int = SHARD,
 ) -> Store:
-    """Makes the store, or goes on making it where an earlier run stopped. Left out are documents of fewer words than
-    `min_words`, and those that repeat an earlier one if `deduplicate`."""
+    """Makes the store, or continues where an earlier run stopped. Leaves out documents of fewer than `min_words` words and,
+    with `deduplicate`, those that repeat an earlier one."""
     check_choice("engine", engine, ENGINES)
     if workers < 1:
         raise InputError(f"workers is {workers}; expected at least 1")
@@ -106,7 +106,7 @@ def id_dtype(tokenizer: Tokenizer) -> np.dtype:
 
 
 def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: dict[str, int], shard_tokens: int) -> dict[str, Any]:
-    """All that the store depends on."""
+    """Returns everything that the store depends on."""
     return {
         "sources": [[file.name, file.stat().st_size] for file in corpus.files],
         "bad_lines": corpus.bad,
@@ -117,13 +117,13 @@ def _settings(corpus: Corpus, tokenizer: Tokenizer, cleaning: dict[str, int], sh
 
 
 def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progress | None:
-    """What there is to go on from; None when the store is finished already."""
+    """Returns the progress to continue from; None if the store is finished."""
     finished = out / "manifest.json"
     found = finished if finished.exists() else out / "progress.json"
     content = read_json(found)
     if "settings" not in content and not is_empty(out):
         raise DataError("the folder is not empty and holds no store; give another --out", out)
-    if not content.get("shards"):  # nothing is lost by beginning anew
+    if not content.get("shards"):  # nothing is lost by starting over
         _save(out, progress := Progress(settings))
         (out / "tokenizer").mkdir(exist_ok=True)
         tokenizer.write_files(out / "tokenizer")
@@ -137,7 +137,7 @@ def _begin(out: Path, tokenizer: Tokenizer, settings: dict[str, Any]) -> Progres
 
 
 def _units(corpus: Corpus, min_words: int, duplicates: set[int], done: int) -> Iterator[Unit]:
-    """The documents after the first `done`, in units; where a unit ends depends on the documents alone."""
+    """Yields the documents after the first `done`, in units whose ends depend on the documents alone."""
     documents, size, dropped, read = list[Document](), 0, list[dict[str, str]](), done
     for read, document in enumerate(islice(corpus, done, None), start=done + 1):
         if read - 1 in duplicates:
@@ -172,11 +172,11 @@ def _write_shards(out: Path, progress: Progress, pieces: Iterator[Any], corpus: 
 
 
 def _add_shard(out: Path, progress: Progress, pieces: list[Piece], read: int, dropped: list[dict[str, str]]) -> None:
-    """Writes a shard and the list of what was dropped on the way, then the progress that includes them."""
+    """Writes a shard and the documents dropped on the way, then the progress that includes them."""
     if any(len(piece.ids) for piece in pieces):
         progress.shards.append(write_shard(out, len(progress.shards), pieces))
     with open(out / "dropped.jsonl", "ab") as stream:
-        stream.truncate(progress.listed)  # what a run that was stopped had listed beyond its last shard
+        stream.truncate(progress.listed)  # removes what a stopped run listed after its last shard
         stream.write("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in dropped).encode())
         progress.listed = stream.tell()
     progress.read = read

@@ -1,12 +1,12 @@
-"""Reads records from files: rows with named cells out of every format, then a record out of every row.
+"""Reads records from files: each format into rows of named cells, each row into a record.
 
 .csv           a header line, then rows; cells may be quoted
-.tsv, .txt     a header line, then one row a line; a quote is a character like any other, as in GLUE's files
-.jsonl         one object a line; .parquet and a Hugging Face `datasets` folder likewise
+.tsv, .txt     a header line, then one row per line; quotes are ordinary characters, as in GLUE's files
+.jsonl         one object per line; .parquet and a Hugging Face `datasets` folder likewise
 .json, qa      SQuAD's layout
 else, tagging  CoNLL's columns: word first, label last, a blank line between sentences
 
-A row that cannot be used stops the reading with its file and line, or, with bad="skip", is left out and counted.
+An unusable row raises an error with its file and line or, with bad="skip", is left out and counted.
 """
 
 import csv
@@ -25,22 +25,22 @@ from bertkit.text.corpus import flaw
 
 TASKS = ("classification", "multilabel", "regression", "similarity", "tagging", "qa", "choice")
 NEED_PAIR = ("similarity", "qa", "choice")
-USUAL = {  # names that are looked for, in this order, where the user names no column
+USUAL = {  # column names to look for, in this order, if the user gives none
     "text": "text sentence1 question1 premise anchor question prompt sent1 ctx words tokens sentence review content",
     "pair": "pair sentence2 question2 hypothesis positive context passage options endings choices ending0 sentence",
     "negative": "negative",
     "label": "label labels gold_label answers answer tags ner_tags class category score target",
     "id": "id index idx guid",
 }
-MAX_CELL = 2**28  # characters; the csv module's own limit would refuse a long document
+MAX_CELL = 2**28  # characters; the csv module's default limit would reject a long document
 
-Row = dict[Any, Any]  # by the names of columns; there is nothing under None
+Row = dict[Any, Any]  # by column names; None is never a key, so row.get(None) is None
 Rows = Iterator[tuple[int, Row]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Which column holds what; None is looked for under the usual names. A text named without a pair stands alone.
+    """The names of columns. For None the usual names are tried; a text named without a pair stands alone.
 
     For qa, `text` is the question, `pair` the context, `label` the answers; for choice, the prompt and the options.
     """
@@ -50,28 +50,28 @@ class Columns:
     negative: str | None = None
     label: str | None = None
     id: str | None = None
-    header: tuple[str, ...] = ()  # for a file without a header line; the last ones may lack in a row
+    header: tuple[str, ...] = ()  # for a file without a header line; rows may lack the last columns
 
 
-Where = Path | str  # a file or folder, as users say it
-Named = Columns | Mapping[str, str | None] | None  # which column holds what, as users say it
+Where = Path | str  # a file or folder, as users give it
+Named = Columns | Mapping[str, str | None] | None  # the names of columns, as users give them
 
 
 class BadRow(Exception):
-    """What is wrong with a row; the table adds file and line."""
+    """An unusable row; the table adds file and line to the message."""
 
 
 def read_records(
     path: Where, task: str, columns: Named = None, *, classes: Collection[str] = (), labelled: bool = True, bad: str = "stop"
 ) -> "Table":
-    """The records of a file. A label must be one of `classes`, if given, and may lack only if not `labelled`."""
+    """Reads the records of a file. A label must be one of `classes`, if given; it may be missing only if not `labelled`."""
     check_choice("task", task, TASKS)
     check_choice("bad", bad, ("stop", "skip"))
     named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))  # type: ignore[arg-type]
     table = Table(Path(path), task, named, classes, labelled, bad)
     known = dict[Any, None]()
     for line, row in read_rows(table):
-        if not known or not row.keys() <= known.keys():  # the first row, or one of JSON with more in it
+        if not known or not row.keys() <= known.keys():  # the first row, or a JSON row with more keys
             found = find_columns(replace(table, columns=named), list(known | dict.fromkeys(row)))
             if table.columns not in (named, replace(found, id=table.columns.id)):
                 more = _names(name for name in row if name not in known)
@@ -80,7 +80,7 @@ def read_records(
         try:
             table.records.append(table.record(row, f"{path}:{line}"))
         except BadRow as wrong:
-            name = row.get(table.columns.id)  # SQuAD's files have a single line
+            name = row.get(table.columns.id)  # SQuAD's files are a single line
             table.complain(f"{wrong}{f' (id {_show(name)})' if name else ''}", line)
     if not table.records:
         left_out = f" {table.skipped:,} were skipped. {table.complaints[0]}" if table.skipped else ""
@@ -90,7 +90,7 @@ def read_records(
 
 @dataclass
 class Table:
-    """The records of a file, and what was left out of it: a count, and the first few with file and line."""
+    """The records of a file, the number of rows skipped, and messages about the first few of them."""
 
     path: Path
     task: str
@@ -101,7 +101,7 @@ class Table:
     records: list[Any] = field(default_factory=list)
     skipped: int = 0
     complaints: list[str] = field(default_factory=list)
-    last: int = 0  # line of the row that was cut into cells just now
+    last: int = 0  # last line of the row read most recently
 
     def complain(self, message: str, line: int) -> None:
         if self.bad == "stop":
@@ -111,7 +111,7 @@ class Table:
             self.complaints.append(str(DataError(message, self.path, line)))
 
     def record(self, row: Row, place: str) -> AnyRecord:
-        """What the task makes of a row."""
+        """Returns the task's record for a row."""
         make = {"tagging": self._words, "qa": self._question, "choice": self._choice}.get(self.task, self._sentences)
         name = row.get(self.columns.id)
         return replace(make(row), id="" if name in (None, "") else _text(str(name), "id"), place=place)
@@ -128,7 +128,7 @@ class Table:
         if not words or (labels is not None and len(labels) != len(words)):
             raise BadRow(f"{len(words)} words and {len(labels or ())} labels; expected one label to each word")
         document = row.get("document")
-        return Words(words, labels, document if isinstance(document, int) else len(self.records))  # unmarked, each alone
+        return Words(words, labels, document if isinstance(document, int) else len(self.records))  # by default its own
 
     def _question(self, row: Row) -> AnyRecord:
         context, value = _text(row.get(self.columns.pair), "context"), self._label(row, empty=True)
@@ -152,12 +152,12 @@ class Table:
         return Choice(self._text(row), texts, None if value is None else int(value))
 
     def _text(self, row: Row, flag: str = "text") -> Any:
-        """The text in a column; None where there is no such column."""
+        """Returns the text in a column; None if there is no such column."""
         name = getattr(self.columns, flag)
         return _text(row.get(name), name) if name else None
 
     def _label(self, row: Row, *, empty: bool = False) -> Any:
-        """The label's cell, which may be empty only where that means something; None where it lacks and may."""
+        """Returns the label's cell, or None if it is missing and may be; with `empty`, an empty cell is a label too."""
         value = row.get(self.columns.label)
         if value is not None and (empty or str(value).strip()):
             return value
@@ -166,9 +166,9 @@ class Table:
         return None
 
     def _meaning(self, value: Any) -> str | float | tuple[str, ...]:
-        """A class; a list, or classes with | between; a number; for similarity a number if it reads as one, else a class."""
+        """Reads a label: a class; a list, or classes separated by |; a number; for similarity a number, else a class."""
         if self.task == "multilabel":
-            with suppress(ValueError, RecursionError):  # lists in CSV are as predict writes them
+            with suppress(ValueError, RecursionError):  # in CSV, lists are JSON, as predict writes them
                 value = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
             parts = value.split("|") if isinstance(value, str) else _list(value, "label")
             return tuple(dict.fromkeys(self._class(part) for part in parts if str(part).strip()))
@@ -188,7 +188,7 @@ class Table:
 
 
 def find_columns(table: Table, found: list[str]) -> Columns:
-    """The columns to read: those named, which must be there, and the usual ones among those found."""
+    """Returns the columns to read: those named, which must exist, and the usual names among those found."""
     needed = {"text": True, "pair": table.task in NEED_PAIR, "label": table.labelled and table.task != "similarity"}
     chosen = dict[str, Any]()
     for flag, usual in USUAL.items():
@@ -205,7 +205,7 @@ def find_columns(table: Table, found: list[str]) -> Columns:
 
 
 def read_rows(table: Table) -> Rows:
-    """The rows of a file with their line numbers, by the file's ending."""
+    """Returns the rows of a file with their line numbers, in the format given by its ending."""
     path, ending = table.path, table.path.suffix.lower()
     if path.is_dir():
         return _dataset_rows(path)
@@ -225,12 +225,12 @@ def read_rows(table: Table) -> Rows:
 
 
 def open_text(path: Path, newline: str = "\n") -> IO[str]:
-    """A byte that is not UTF-8 becomes half of a surrogate pair, and is complained of where it is used."""
+    """Opens a text file. A byte that is not UTF-8 becomes a lone surrogate, which is reported where it is used."""
     return open(path, encoding="utf-8-sig", errors="surrogateescape", newline=newline)
 
 
 def _delimited_rows(table: Table) -> Rows:
-    """Rows by the names of the header, which is the first row unless it was given."""
+    """Yields rows keyed by the header: the first row, unless a header was given."""
     names = given = table.columns.header
     for line, cells in _cells(table):
         if not names:
@@ -256,7 +256,7 @@ def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
                     table.last = reader.line_num
                     yield begin, cells
             except csv.Error as error:
-                if "end of data" in str(error):  # no row after it is left to read
+                if "end of data" in str(error):  # no later row can be read
                     raise DataError("a quoted cell begins here and never ends; close it", table.path, begin) from error
                 table.last = reader.line_num
                 table.complain(f"not CSV up to line {table.last} ({error}); double the quotes inside a cell", begin)
@@ -294,7 +294,7 @@ def _squad_rows(path: Path) -> Rows:
 
 
 def _conll_rows(table: Table) -> Rows:
-    """A sentence a row. Without -DOCSTART- lines each is a document of its own."""
+    """Yields a row per sentence. Without -DOCSTART- lines, each sentence is its own document."""
     document, marked, width = 0, False, 0
     with open_text(table.path) as lines:
         cut = ((number, re.split(r"[ \t]+", line.strip(" \t\r\n"))) for number, line in enumerate(lines, start=1))
@@ -333,13 +333,13 @@ def _dataset_rows(path: Path) -> Rows:
     data = import_extra("datasets", "datasets", "reading a datasets folder").load_from_disk(str(path))
     kinds = {name: getattr(kind, "feature", kind) for name, kind in data.features.items()}
     classes = {name: kind for name, kind in kinds.items() if hasattr(kind, "int2str")}
-    for number, row in enumerate(data, start=1):  # -1 stands for an unknown class
+    for number, row in enumerate(data, start=1):  # -1 means an unknown class
         known = {name: kind.int2str(row[name]) for name, kind in classes.items() if row[name] not in (-1, None)}
         yield number, row | dict.fromkeys(classes) | known
 
 
 def _answers(value: Any, start: Any, context: str) -> Iterator[tuple[str, int]]:
-    """SQuAD's list of answers, Hugging Face's two lists, or one text; without a start, the first place where it stands."""
+    """Yields answers with their starts, from SQuAD's list, Hugging Face's two lists or one text; finds missing starts."""
     if isinstance(value, dict):
         value = [dict(text=t, answer_start=s) for t, s in zip(value["text"], value["answer_start"], strict=True)]
     elif isinstance(value, str):
@@ -355,13 +355,13 @@ def _answers(value: Any, start: Any, context: str) -> Iterator[tuple[str, int]]:
 
 
 def _endings(row: Row) -> list[str]:
-    """SWAG's options: how the second sentence begins, and each of its endings."""
+    """Returns SWAG's options: the beginning of the second sentence with each of its endings."""
     begin = (row.get("sent2") or "").strip()
     return [f"{begin} {_text(row[name], name)}".strip() for name in row if re.fullmatch(r"ending\d+", name)]
 
 
 def _text(value: Any, name: str | None) -> str:
-    """The value, if it is a text, not empty, of characters that UTF-8 can carry."""
+    """Returns the value; raises BadRow unless it is a text that is not empty and without flaws."""
     if not isinstance(value, str):
         raise BadRow(f'"{name}" holds {_kind(value)}; expected a text')
     if found := "an empty text; fill it in" if not value.strip() else flaw(value):
@@ -381,7 +381,7 @@ def _kind(value: Any) -> str:
 
 def _number(value: Any) -> float | None:
     try:
-        return float(value) if abs(float(value)) < 1e150 else None  # beyond, squares are no numbers
+        return float(value) if abs(float(value)) < 1e150 else None  # squares of larger numbers may overflow
     except (TypeError, ValueError):
         return None
 
@@ -392,6 +392,6 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _show(value: Any) -> str:
-    """A value short enough for a message, in characters that any terminal prints."""
+    """Returns the value as text, shortened for a message, with lone surrogates replaced."""
     text = str(value).encode(errors="replace").decode()
     return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,6 +1,6 @@
-"""What a labelled example is before it becomes pieces: one frozen record per kind of question, and how lists of them split.
+"""Labelled examples before they become pieces: one frozen record per kind of task, and how lists of records are split.
 
-A label is None where it is unknown; `place` ("file:line") says where a record came from and is no part of its content.
+A label is None if it is unknown; `place` ("file:line") says where a record came from and is not part of its content.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A text, or a pair, with a class, a number or a set of classes; `negative` is the third text of a triplet."""
+    """A text or pair, labelled with a class, a number or a set of classes; `negative` is the third text of a triplet."""
 
     text: str
     pair: str | None = None
@@ -22,7 +22,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """A sentence cut into words, with a label for each, and the number of the document it stands in."""
+    """A sentence as words, with a label for each, and the number of the document it belongs to."""
 
     words: tuple[str, ...]
     labels: tuple[str, ...] | None = None
@@ -33,7 +33,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question about a context, and its answers: texts with the character where each begins."""
+    """A question about a context, and its answers: texts with the character offset of each."""
 
     question: str
     context: str
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A prompt and its possible continuations; the label is the number of the right one."""
+    """A prompt and its possible continuations; the label is the index of the right one."""
 
     prompt: str
     options: tuple[str, ...]
@@ -59,7 +59,7 @@ AnyRecord = Record | Words | Question | Choice
 
 
 def texts(record: AnyRecord) -> tuple[str, ...]:
-    """Everything in a record that is read, in order."""
+    """Returns the texts of a record that the model reads, in order."""
     if isinstance(record, Words):
         return (" ".join(record.words),)
     if isinstance(record, Question):
@@ -70,7 +70,7 @@ def texts(record: AnyRecord) -> tuple[str, ...]:
 
 
 def fingerprint(records: Iterable[AnyRecord]) -> str:
-    """SHA-256 over the contents, in order: the same data gives the same fingerprint wherever its file lies."""
+    """Returns a SHA-256 of the contents, in order; it does not depend on where the file lies."""
     digest = hashlib.sha256()
     for record in records:
         digest.update(repr(replace(record, place="")).encode("utf-8", "surrogatepass"))
@@ -78,13 +78,13 @@ def fingerprint(records: Iterable[AnyRecord]) -> str:
 
 
 def part(record: AnyRecord, parts: int) -> int:
-    """0 to parts - 1 by a hash, whatever the order or company: an article's questions, and equal texts, stay together."""
+    """Returns 0 to parts - 1 by a hash of the content alone; questions of an article, and equal texts, stay together."""
     article = (record.article or record.context,) if isinstance(record, Question) else texts(record)
     return int.from_bytes(hashlib.sha256("\0".join(article).encode()).digest()[:8], "little") % parts
 
 
 def halves(records: Sequence[AnyRecord]) -> tuple[list[int], list[int]]:
-    """The indices of two halves: one to fit a threshold or a temperature on, one to measure it on. Also of the tenth that
-    `part` holds out: its remainder by 10 says nothing about the side."""
+    """Returns the indices of two halves: one to fit a threshold or temperature on, one to measure it on. They stay halves of
+    the tenth that `part` holds out: a hash modulo 10 says nothing about the side."""
     sides = [part(record, 20) // 10 for record in records]
     return [i for i, side in enumerate(sides) if side == 0], [i for i, side in enumerate(sides) if side == 1]

@@ -1,7 +1,7 @@
-"""The published sets by name: where their files lie, what they ask, how they are scored, and what is handed in for them.
+"""Published datasets by name: their files, task, metrics and submission format.
 
-A set's folder is looked for under the data folder, or is the data folder itself. Splits are train, dev and test (without
-labels), MNLI's dev-mismatched and test-mismatched, and gold, a test set whose labels were published elsewhere.
+A dataset's folder is under the data folder, or is the data folder itself. Splits are train, dev and test (without labels),
+MNLI's dev-mismatched and test-mismatched, and gold, a test set whose labels were published elsewhere.
 """
 
 import json
@@ -18,15 +18,15 @@ from bertkit.errors import DataError, check_choice
 
 @dataclass(frozen=True, kw_only=True)
 class NamedSet:
-    """A published set, with the paper's settings where it names them (section 4, appendix A.3)."""
+    """A published dataset, with the paper's fine-tuning settings where it gives them (section 4, appendix A.3)."""
 
     task: str
     folder: str
-    files: Mapping[str, str]  # split → the names its file goes by, blanks between; the first is as published
+    files: Mapping[str, str]  # split → possible file names, separated by spaces, the published one first
     columns: Columns = field(default_factory=Columns)
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of splits without a header line
-    labels: tuple[str, ...] = ()  # in GLUE's order; () where the training file decides
-    metrics: tuple[str, ...] = ("accuracy",)  # the headline first
+    labels: tuple[str, ...] = ()  # in GLUE's order; (): as found in the training file
+    metrics: tuple[str, ...] = ("accuracy",)  # the main one first
     handed_in: Mapping[str, str] = field(default_factory=dict)  # split → file of a GLUE submission
     bad: str = "stop"
     epochs: int = 3
@@ -52,7 +52,7 @@ PAIR, HYPOTHESIS = "label|sentence1|sentence2", "gold_label|sentence1|sentence2"
 
 
 def _glue(folder: str, columns: str, labels: tuple[str, ...], *metrics: str, **fields: Any) -> NamedSet:
-    """A set laid out as GLUE's are, unless the fields say otherwise; the columns in the order label, text, pair."""
+    """Returns a dataset laid out like GLUE's unless the fields differ; columns in the order label, text, pair."""
     label, text, pair = [*columns.split("|"), None][:3]
     fields = dict(files=THREE, handed_in={"test": f"{folder}.tsv"}, metrics=metrics or ("accuracy",)) | fields
     task, named = "classification" if labels else "regression", Columns(text=text, pair=pair, label=label)
@@ -70,25 +70,25 @@ SETS = {
     "glue/sst2": _glue("SST-2", "label|sentence", BINARY),
     "glue/mrpc": _glue("MRPC", "Quality|#1 String|#2 String", BINARY, "f1", "accuracy", files=MRPC_FILES),
     "glue/stsb": replace(STSB, files=THREE | {"gold": "sts-test-gold.tsv"}),
-    # a few rows are broken as published; they are counted
+    # a few rows are broken as published; they are skipped and counted
     "glue/qqp": _glue("QQP", "is_duplicate|question1|question2", BINARY, "f1", "accuracy", bad="skip"),
     "glue/mnli": MNLI,
     "glue/qnli": _glue("QNLI", "label|question|sentence", ENTAILED, files=THREE | {"train": "train.tsv train-rebuilt.tsv"}),
     "glue/rte": _glue("RTE", PAIR, ENTAILED),
     "glue/wnli": _glue("WNLI", PAIR, BINARY),
-    "glue/ax": AX,  # answered by a model of MNLI
+    "glue/ax": AX,  # predicted by a model trained on MNLI
     "squad/v1": SQUAD,
     "squad/v2": replace(SQUAD, files=SQUAD2_FILES, epochs=2, batch=48),
     "swag": SWAG,
     "hellaswag": replace(SWAG, folder="HellaSwag"),
-    "conll2003": replace(CONLL, max_length=512),  # as much of the document as fits
+    "conll2003": replace(CONLL, max_length=512),  # with as much of the document as fits
     "boolq": _glue("BoolQ", "label|question|passage", TRUTH, files=BOOLQ_FILES, handed_in={}, max_length=256),
     "xnli": _glue("XNLI-en", HYPOTHESIS, NLI, files={"dev": "dev.tsv"}, handed_in={}),
 }
 
 
 def read_set(name: str, data_dir: Path | str, split: str, bad: str | None = None) -> Table:
-    """The records of one split of a named set; a test split need have no labels."""
+    """Reads one split of a named dataset; a test split may lack labels."""
     chosen, file = SETS[name], find_file(name, data_dir, split)
     columns = replace(chosen.columns, header=chosen.headers.get(split, ()))
     labelled = not split.startswith("test")
@@ -96,7 +96,7 @@ def read_set(name: str, data_dir: Path | str, split: str, bad: str | None = None
 
 
 def find_file(name: str, data_dir: Path | str, split: str) -> Path:
-    """The file of a split, in the set's folder under `data_dir` or in `data_dir` itself."""
+    """Returns the file of a split, in the dataset's folder under `data_dir` or in `data_dir` itself."""
     chosen = SETS[name]
     check_choice(f"split of {name}", split, chosen.files)
     files = [Path(data_dir) / folder / file for folder in (chosen.folder, "") for file in chosen.files[split].split()]
@@ -111,7 +111,7 @@ def find_file(name: str, data_dir: Path | str, split: str) -> Path:
 def write_submission(
     folder: Path | str, name: str, split: str, records: Sequence[Record], predictions: Sequence[str | float]
 ) -> Path:
-    """A file as GLUE takes it, under the name GLUE knows: index and prediction, scores held to 0 … 5."""
+    """Writes a GLUE submission file under GLUE's name for it: index and prediction, with scores clipped to 0 … 5."""
     path = Path(folder) / SETS[name].handed_in[split]
     shown = [value if isinstance(value, str) else f"{min(max(float(value), 0.0), 5.0):.3f}" for value in predictions]
     _write_lines(path, ["index\tprediction", *map("\t".join, zip(_ids(records), shown, strict=True))])
@@ -119,12 +119,12 @@ def write_submission(
 
 
 def write_answers(path: Path | str, records: Sequence[Question], answers: Sequence[str | float]) -> None:
-    """{id: answer} as SQuAD's script takes it; with numbers, its file of no-answer probabilities."""
+    """Writes {id: answer} for SQuAD's script; with numbers as answers, its file of no-answer probabilities."""
     _write_lines(path, [json.dumps(dict(zip(_ids(records), answers, strict=True)))])
 
 
 def write_tags(path: Path | str, records: Sequence[Words], predictions: Sequence[Sequence[str]]) -> None:
-    """Word, gold and predicted label in columns, as conlleval reads them."""
+    """Writes word, gold label and predicted label in columns, for conlleval."""
     lines = []
     for record, predicted in zip(records, predictions, strict=True):
         gold = record.labels or ("O",) * len(record.words)
@@ -134,7 +134,7 @@ def write_tags(path: Path | str, records: Sequence[Words], predictions: Sequence
 
 
 def write_choices(path: Path | str, records: Sequence[Choice], predictions: Sequence[int]) -> None:
-    """The number of the chosen option for each row, in the order of SWAG's file."""
+    """Writes the index of the chosen option for each row, in the order of SWAG's file."""
     _write_lines(path, ["index,prediction", *map(",".join, zip(_ids(records), map(str, predictions), strict=True))])
 
 

@@ -6,7 +6,7 @@
     STORE/00000.sentences   uint32: where each sentence ends, in tokens of the shard
     STORE/00000.documents   uint32: where each document ends, in sentences of the shard
 
-A document lies in one shard. Places are counted through all shards, in tokens.
+A document lies within one shard. Places are token positions, counted across all shards.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ PARTS = ("ids", "sentences", "documents")
 
 @dataclass(frozen=True)
 class Piece:
-    """Some documents as ids: what a worker makes, and what a shard is made of."""
+    """Some documents as ids: what a worker returns, and what shards are made of."""
 
     ids: np.ndarray
     sentences: np.ndarray  # tokens of each sentence
@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """What the manifest says of a shard."""
+    """The manifest's entry for a shard."""
 
     name: str
     tokens: int
@@ -68,7 +68,7 @@ class Store:
         self._check_sizes()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Another process opens the store itself; mapped files do not travel."""
+        """Leaves out memory-mapped arrays; another process maps the files itself."""
         return {name: getattr(self, name) for name in ("path", "manifest", "shards", "tokens", "documents", "dtype")}
 
     @cached_property
@@ -81,29 +81,29 @@ class Store:
 
     @cached_property
     def begins(self) -> np.ndarray:
-        """[shards + 1] the place of each shard's first token, and the end."""
+        """[shards + 1] the position of each shard's first token, and the end."""
         return np.cumsum([0, *(shard.tokens for shard in self.shards)])
 
     def part(self, shard: int, part: str) -> np.ndarray:
-        """One file of a shard, mapped into memory."""
+        """Returns one file of a shard, mapped into memory."""
         dtype = self.dtype if part == "ids" else np.dtype(np.uint32)
         return np.memmap(self._file(shard, part), dtype, "r")
 
     @cached_property
     def sentence_bounds(self) -> np.ndarray:
-        """[sentences + 1] the place where each sentence begins, and the end of all."""
+        """[sentences + 1] the position at which each sentence begins, and the end."""
         ends = [self.part(i, "sentences").astype(np.int64) + self.begins[i] for i in range(len(self.shards))]
         return np.concatenate([[0], *ends])
 
     @cached_property
     def document_bounds(self) -> np.ndarray:
-        """[documents + 1] the number of each document's first sentence, and the end of all."""
+        """[documents + 1] the index of each document's first sentence, and the end."""
         before = np.cumsum([0, *(shard.sentences for shard in self.shards)])
         ends = [self.part(i, "documents").astype(np.int64) + before[i] for i in range(len(self.shards))]
         return np.concatenate([[0], *ends])
 
     def ids_at(self, places: np.ndarray) -> np.ndarray:
-        """The ids at any places."""
+        """Returns the ids at the given positions."""
         if len(self._ids) == 1:
             return self._ids[0][places]
         ids, owners = np.empty(places.shape, self.dtype), np.searchsorted(self.begins, places, side="right") - 1
@@ -114,11 +114,11 @@ class Store:
 
     @cached_property
     def unknown(self) -> float:
-        """The share of tokens that the tokenizer has no piece for."""
+        """The share of tokens that are the unknown piece."""
         return sum(int(np.count_nonzero(ids == self.tokenizer.unk)) for ids in self._ids) / self.tokens
 
     def describe(self) -> dict[str, Any]:
-        """What is in it, once every file was read and has its checksum."""
+        """Verifies the checksum of every file and returns the store's figures."""
         files = {self._file(i, part): shard.checksums.get(part) for i, shard in enumerate(self.shards) for part in PARTS}
         with bar("checking", len(files)) as show:
             for done, (file, expected) in enumerate(files.items(), start=1):
@@ -147,7 +147,7 @@ class Store:
 
 
 def write_shard(folder: Path, index: int, pieces: list[Piece]) -> Shard:
-    """Writes a shard's files, each whole or not at all."""
+    """Writes a shard's files, each atomically."""
     name = f"{index:05d}"
     ids = np.concatenate([piece.ids for piece in pieces])
     sentences = np.cumsum(np.concatenate([piece.sentences for piece in pieces]), dtype=np.uint32)
@@ -161,7 +161,7 @@ def write_shard(folder: Path, index: int, pieces: list[Piece]) -> Shard:
 
 
 def write_manifest(folder: Path, shards: list[Shard], dtype: np.dtype, facts: dict[str, Any]) -> None:
-    """Finishes a store."""
+    """Writes the manifest, which makes the store complete."""
     counts = {name: sum(getattr(shard, name) for shard in shards) for name in ("documents", "sentences", "tokens")}
     content = {"format": FORMAT, **counts, "dtype": dtype.name, **facts, "shards": [asdict(shard) for shard in shards]}
     write_text(folder / "manifest.json", json.dumps(content, indent=2) + "\n")

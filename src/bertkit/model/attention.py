@@ -1,10 +1,10 @@
-"""Self-attention over packed sequences: every token looks at all tokens of its own sequence, and at no other.
+"""Self-attention over packed sequences: every token attends to all tokens of its own sequence, and to no others.
 
-T tokens, B sequences, D width, H heads, K head width, n sequences of a bucket, L its length.
+T tokens, B sequences, D width, H heads, K head width; a bucket has n sequences and length L.
 
-Two ways to the same numbers: on CUDA in half precision variable-length kernels work on the packed row as it is, our own
-on short sequences; everywhere else q, k and v are laid into grids of about one length. This file and the ONNX export alone
-ever pad.
+There are two ways to compute the same: on CUDA in half precision, variable-length kernels read the packed row, our own up to
+512 tokens; everywhere else q, k and v are gathered into grids of sequences of similar length. Only this file and the ONNX
+export ever pad.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ from bertkit.model.dropout import drawn_dropout, random_key
 from bertkit.model.local import attend_near
 from bertkit.model.positions import turned
 
-SHORT = 128  # tokens that our own kernel holds at once
-LONG = 512  # tokens up to which our own tiles were seen to be faster than flash attention
-Places = Tensor | None  # what model/positions.py tells of places
-Wanted = Tensor | None  # the tokens [M] whose vectors are asked for; all, if none are named
+SHORT = 128  # longest sequence that our kernel holds at once
+LONG = 512  # longest sequence for which our tiled kernel was measured to be faster than flash attention
+Places = Tensor | None  # position information, from model/positions.py
+Wanted = Tensor | None  # indices [M] of the tokens whose vectors are needed; None: all
 
 
 class Attention(nn.Module):
@@ -41,53 +41,53 @@ class Attention(nn.Module):
         return self.output(picked(self.mixed(x, batch, places).flatten(1), wanted))  # [T, D]
 
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
-        """The values each token looked at, head by head [T, H, K]."""
+        """Returns the output of each head [T, H, K]."""
         rate = self.rate if self.training else 0.0
         return attend(self._qkv(x, places), batch, rate, self.causal, self.window)
 
     def _qkv(self, x: Tensor, places: Places) -> Tensor:
-        """Queries, keys and values [T, 3, H, K], the first two turned where places are rotations."""
+        """Returns queries, keys and values [T, 3, H, K]; queries and keys are rotated if there are places."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         return qkv if places is None else turned(qkv, *places[int(self.window > 0)])
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
-        """Who looks at whom, for looking inside: [H, L, L] for each sequence, in the batch's order."""
+        """Returns the attention weights [H, L, L] of each sequence, in the batch's order, for inspection."""
         q, k, _ = self._qkv(x, places).permute(1, 2, 0, 3)  # 3 × [H, T, K]
         scores = [q[:, s] @ k[:, s].mT * self.head_width**-0.5 for s in spans(batch)]
         return [score.masked_fill(self._hidden(score.shape[1], x.device), float("-inf")).softmax(-1) for score in scores]
 
     def _hidden(self, length: int, device: torch.device) -> Tensor:
-        """Where query i may not look at key j [L, L]."""
+        """Returns [L, L] where query i may not attend to key j."""
         distance = torch.arange(length, device=device) - torch.arange(length, device=device)[:, None]
         return (distance > 0) & self.causal | (distance.abs() > (self.window or length))
 
 
 def picked(x: Tensor, wanted: Wanted) -> Tensor:
-    """The wanted of x's rows [M, D]."""
+    """Returns the wanted rows of x [M, D]."""
     return x if wanted is None else x.index_select(0, wanted)
 
 
 def spans(batch: Batch) -> list[slice]:
-    """Where each sequence lies in the row."""
+    """Returns the slice of the row that each sequence takes."""
     return [slice(begin, end) for begin, end in pairwise(batch.boundaries.tolist())]
 
 
 def attend(qkv: Tensor, batch: Batch, dropout: float, causal: bool = False, window: int = 0) -> Tensor:
-    """Mixed values [T, H, K] of queries, keys and values [T, 3, H, K]; a window reaches so many tokens to each side."""
+    """Returns attention outputs [T, H, K] for queries, keys and values [T, 3, H, K]; a window is in tokens to each side."""
     if window >= batch.longest - 1:
         window = 0
     if qkv.is_cuda and qkv.dtype in (torch.bfloat16, torch.float16):
         return _attend_packed(qkv, batch, dropout, causal, window)
     if qkv.is_cuda:
         return _attend_in_grids(qkv, batch, dropout, causal, window)
-    with torch.autocast("cpu", enabled=False):  # in 16 bits a processor's gradient takes up to nine times as long
+    with torch.autocast("cpu", enabled=False):  # in bf16 the gradient takes up to nine times as long on a CPU
         return _attend_in_grids(qkv.float(), batch, dropout, causal, window).to(qkv.dtype)
 
 
 def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
-    """Over the row as it is. The public varlen_attn has no dropout, the operator under it does."""
+    """Attention on the packed row. The public varlen_attn has no dropout, but the operator under it does."""
     if batch.longest <= LONG and not window and qkv.shape[-1] in (16, 32, 64, 128):
-        from bertkit.model.kernels.short import attend_short  # Triton is there with CUDA only
+        from bertkit.model.kernels.short import attend_short  # Triton comes only with CUDA
         from bertkit.model.kernels.tiles import attend_tiles
 
         inputs = qkv, batch.boundaries, random_key(qkv.device) if dropout else batch.boundaries
@@ -102,7 +102,7 @@ def _attend_packed(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wind
 
 
 def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, window: int) -> Tensor:
-    """Attention bucket by bucket. Who looks back never sees what pads."""
+    """Attention bucket by bucket. Causal attention never sees padding, which is at the end."""
 
     def mixed(grid: Tensor, bucket: Bucket) -> Tensor:
         q, k, v = grid
@@ -117,8 +117,8 @@ def _attend_in_grids(qkv: Tensor, batch: Batch, dropout: float, causal: bool, wi
 
 
 def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float) -> Tensor:
-    """Attention [n, H, L, K] on a processor in half of torch's time, which draws a number a score and looks for rows that
-    see nothing."""
+    """Attention with dropout [n, H, L, K] on a CPU, in half the time of torch, which draws a number per score and checks for
+    queries that see no key."""
     n, heads, length, width = q.shape
     queries, keys, values = (x.flatten(0, 1) for x in (q, k, v))  # [n·H, L, K] each
     hidden = torch.where(there, 0.0, -1e30)[:, None, None].expand(n, heads, length, length)
@@ -127,8 +127,8 @@ def _attend_dropping(q: Tensor, k: Tensor, v: Tensor, there: Tensor, rate: float
 
 
 def in_grids(mixed: Callable[[Tensor, Bucket], Tensor], qkv: Tensor, batch: Batch) -> Tensor:
-    """The mixed values [T, H, K] of a row [T, 3, H, K], where `mixed` takes a bucket's grid of sequences of about one length
-    3 × [n, H, L, K] to its values [n, H, L, K]. The row is picked for all grids at once, as their gradient then is."""
+    """Returns the outputs [T, H, K] for a row [T, 3, H, K], where `mixed` maps the grid of a bucket 3 × [n, H, L, K] to its
+    outputs [n, H, L, K]. One gather serves all grids, so that its gradient is one operation too."""
     laid = qkv.index_select(0, torch.cat([bucket.tokens.flatten() for bucket in batch.buckets]))
     values = []
     for bucket, part in zip(batch.buckets, laid.split([bucket.tokens.numel() for bucket in batch.buckets]), strict=True):

@@ -1,8 +1,8 @@
 """A packed batch: all tokens of all sequences in one row, and where each sequence begins and ends.
 
-It is laid out in numpy and computed in torch, or by ONNX Runtime where there is no torch; `map` takes it there.
+It is built in numpy and used by torch, or by ONNX Runtime where there is no torch; `map` converts it.
 
-T tokens, B sequences, n sequences of a bucket, L its length.
+T tokens, B sequences; a bucket has n sequences and length L.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Sequences of about one length, as a grid. Only attention looks at a batch this way."""
+    """Sequences of similar length, as a grid. Only attention uses this view of a batch."""
 
-    tokens: Tensor  # [n, L] places in the row; beyond a sequence's end, any place
-    inside: Tensor | None  # [n, 1, 1, L] whether the place belongs to the sequence; None if all do
+    tokens: Tensor  # [n, L] indices into the row; beyond a sequence's end, any valid index
+    inside: Tensor | None  # [n, 1, 1, L] whether the token belongs to the sequence; None if all do
 
     @property
     def there(self) -> Tensor:
-        """The same as [n, L], in any case."""
+        """`inside` as [n, L], never None."""
         return self.tokens >= 0 if self.inside is None else self.inside[:, 0, 0]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What an encoder takes. Built by data.packing; nothing in it is padded, except by choice at the row's end."""
+    """The input of an encoder, built by data.packing. Nothing is padded, except the end of the row on request."""
 
     ids: Tensor  # [T]
     segments: Tensor  # [T]
@@ -39,7 +39,7 @@ class Batch:
     boundaries: Tensor  # [B + 1] int32: sequence b is row[boundaries[b] : boundaries[b + 1]]
     longest: int  # at least the longest sequence's length
     buckets: tuple[Bucket, ...]  # the sequences as grids, in order of length
-    order: Tensor  # [T] where each token is found in the flattened, concatenated buckets
+    order: Tensor  # [T] index of each token in the flattened, concatenated buckets
 
     @property
     def sequences(self) -> int:
@@ -47,15 +47,15 @@ class Batch:
 
     @property
     def firsts(self) -> Tensor:
-        """[B] the place of each sequence's first token, [CLS]."""
-        return self.boundaries[:-1].clamp(max=len(self.ids) - 1)  # empty sequences of a fixed shape lie at the end
+        """[B] the index of each sequence's first token, [CLS]."""
+        return self.boundaries[:-1].clamp(max=len(self.ids) - 1)  # a fixed shape's empty sequences begin at the row's end
 
     def to(self, device: torch.device | str) -> Self:
-        """The same batch on another device."""
+        """Returns the batch on another device."""
         return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[Any], Any]) -> Self:
-        """The same batch with each of its tensors or arrays changed."""
+        """Returns a copy with each tensor or array changed."""
         rows = {name: change(getattr(self, name)) for name in ("ids", "segments", "positions", "boundaries", "order")}
         grids = (Bucket(change(b.tokens), None if b.inside is None else change(b.inside)) for b in self.buckets)
         return replace(self, **rows, buckets=tuple(grids))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One layer of the encoder: attention, then feed-forward, each added to its input and normalised.
+"""One layer of the encoder: attention, then feed-forward, each with a residual connection and a norm.
 
 T tokens, D width.
 """
@@ -19,7 +19,7 @@ from bertkit.model.norm import Norm
 
 
 class Block(nn.Module):
-    """The paper's: norms come after each half. All tokens are looked at; the rest is done for the wanted ones alone."""
+    """The paper's block, with a norm after each half. Attention reads all tokens; the rest computes only the wanted ones."""
 
     def __init__(self, config: Config, layer: int):
         super().__init__()
@@ -30,25 +30,25 @@ class Block(nn.Module):
         self.feedforward_norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
 
-    @nested_compile_region  # once for all layers
+    @nested_compile_region  # compiled once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         x = self.attention_norm.added(picked(x, wanted), self.attention(x, batch, places, wanted), self.dropout)
         return self.feedforward_norm.added(x, self.feedforward(x), self.dropout)  # [T, D]
 
     def weights(self, x: Tensor, batch: Batch, places: Places) -> list[Tensor]:
-        """Who looks at whom: [H, L, L] for each sequence."""
+        """Returns the attention weights [H, L, L] of each sequence."""
         return self.attention.weights(x, batch, places)
 
 
 class PreNormBlock(Block):
-    """Norms come before each half; what enters the first block has one already."""
+    """A block with a norm before each half; the first block's input is already normalized."""
 
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
         if layer == 0:
             self.attention_norm = cast(Norm, nn.Identity())
 
-    @nested_compile_region  # once for all layers
+    @nested_compile_region  # compiled once for all layers
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         x = picked(x, wanted) + self.dropout(self.attention(self.attention_norm(x), batch, places, wanted))
         return x + self.dropout(self.feedforward(self.feedforward_norm(x)))  # [T, D]

@@ -1,4 +1,4 @@
-"""What an encoder is: its sizes and its few named choices."""
+"""The configuration of an encoder: its sizes and a few named choices."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -9,7 +9,7 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 CHOICES = dict(activation=ACTIVATIONS, place=("learned", "rotary", "relative"), norm=("post", "pre"))
 CHOICES |= dict(masked=("", "gelu"), summary=("tanh", "relu", "gelu"), summary_of=("cls", "mean"))
 CHOICES |= dict(global_tokens=("", "none", "first", "question", "options"))
-# Beyond these nobody has built an encoder; a damaged or hostile config would take all memory.
+# Larger than any known encoder; a damaged or hostile config could otherwise take all memory.
 LIMITS = dict(vocabulary=5_000_000, layers=512, width=65_536, heads=1024, feedforward=262_144)
 LIMITS |= dict(positions=1_048_576, segments=1024, embedding=65_536, first_position=1024)
 LIMITS |= dict(window=1_048_576, global_every=512, buckets=65_536)
@@ -19,7 +19,7 @@ MAY_BE_ZERO = ("segments", "embedding", "first_position", "window", "global_ever
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """BERT-base, unless told otherwise (Devlin et al., section 3)."""
+    """The settings of an encoder; the defaults are BERT-base (Devlin et al., section 3)."""
 
     vocabulary: int = 30_522
     layers: int = 12
@@ -34,25 +34,25 @@ class Config:
     norm_epsilon: float = 1e-12
     init_std: float = 0.02
     pooler: bool = True
-    causal: bool = False  # each token looks only at those before it: the paper's left-to-right baseline
-    # What the family changes.
-    embedding: int = 0  # width of the pieces' vectors, which a matrix takes to `width`; 0: the same
-    place: str = "learned"  # how a token knows where it is: a table of positions, rotated queries, relative distances
-    first_position: int = 0  # row of the table at which positions begin
-    buckets: int = 256  # relative: distances told apart to each side
+    causal: bool = False  # each token attends only to itself and earlier ones: the paper's left-to-right baseline
+    # Settings changed by members of the family.
+    embedding: int = 0  # width of the piece embeddings, projected to `width`; 0: the same
+    place: str = "learned"  # kind of positions: a learned table, rotary embedding, or relative distances
+    first_position: int = 0  # row of the table for position 0
+    buckets: int = 256  # relative: number of distance buckets to each side
     rotary_base: float = 160_000.0
-    local_rotary_base: float = 10_000.0  # where a token looks no further than a window
-    window: int = 0  # tokens that one looks at to each side; 0: all
-    global_every: int = 0  # one block in so many, the first included, looks everywhere all the same
-    global_tokens: str = ""  # with a window, those that see all and are seen by all; "": nobody ever
+    local_rotary_base: float = 10_000.0  # in blocks with a window
+    window: int = 0  # tokens that a token attends to on each side; 0: all
+    global_every: int = 0  # with a window, blocks 0, n, 2n, … attend to all tokens; 0: none
+    global_tokens: str = ""  # with a window: which tokens attend to all, and all to them; "": no global attention
     norm: str = "post"  # after each half of a block, or before it
-    gated: bool = False  # the feed-forward's activation is multiplied with a second map
-    bias: bool = True  # in linear maps and norms
-    shared: bool = False  # one block for all layers
-    masked: str = ""  # activation of the masked head; "": that of the blocks
+    gated: bool = False  # the feed-forward's activation is multiplied by a second linear map
+    bias: bool = True  # in linear layers and norms
+    shared: bool = False  # all layers share one block
+    masked: str = ""  # activation of the masked language modelling head; "": that of the blocks
     summary: str = "tanh"  # activation of the pooler
-    summary_of: str = "cls"  # what it reads: the first token's vector, or the mean of all
-    summary_norm: bool = False  # the pooler ends in a norm, and every task reads through it
+    summary_of: str = "cls"  # input of the pooler: the first token's vector, or the mean of all
+    summary_norm: bool = False  # the pooler ends in a norm, and all tasks use it
 
     def __post_init__(self) -> None:
         for name, limit in LIMITS.items():
@@ -88,11 +88,11 @@ class Config:
 
     @property
     def needs_grids(self) -> bool:
-        """Whether attention works on grids alone: no kernel reads the packed row with such places."""
+        """Whether attention needs grids: no kernel on the packed row has relative positions or global tokens."""
         return self.place == "relative" or self.global_tokens not in ("", "none")
 
     def with_(self, **changes: Any) -> Self:
-        """A copy with some fields changed; unknown names are refused."""
+        """Returns a copy with some fields changed; raises ConfigError for unknown names."""
         names = [field.name for field in fields(self)]
         for name in changes:
             if name not in names:
@@ -100,7 +100,7 @@ class Config:
         return replace(self, **changes)
 
 
-MEMBERS: dict[str, dict[str, Any]] = {  # what makes each of them out of BERT, by their Hugging Face model_type
+MEMBERS: dict[str, dict[str, Any]] = {  # how each differs from BERT, by Hugging Face model_type
     "bert": {},
     "roberta": dict(first_position=2, segments=1, masked="gelu"),
     "distilbert": dict(segments=0, summary="relu"),
@@ -113,7 +113,7 @@ MEMBERS: dict[str, dict[str, Any]] = {  # what makes each of them out of BERT, b
         **dict(masked="gelu", summary="gelu", summary_norm=True, norm_epsilon=1e-5),
     ),
 }
-SIZES = {  # the paper's two and the published miniatures: layers, width; heads are 64 wide, feed-forward is 4 × width
+SIZES = {  # (layers, width) of the paper's two and the published miniatures; heads are 64 wide, feed-forward is 4 × width
     "tiny": (2, 128),
     "mini": (4, 256),
     "small": (4, 512),
@@ -124,7 +124,7 @@ SIZES = {  # the paper's two and the published miniatures: layers, width; heads 
 
 
 def sized(name: str, **changes: Any) -> Config:
-    """The configuration of a named size, with some fields changed, such as those of MEMBERS."""
+    """Returns the configuration of a named size, with some fields changed, such as those of MEMBERS."""
     check_choice("size", name, SIZES, ConfigError)
     layers, width = SIZES[name]
     return Config(layers=layers, width=width, heads=width // 64, feedforward=4 * width).with_(**changes)

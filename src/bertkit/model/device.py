@@ -1,4 +1,4 @@
-"""Devices: which there are, what they can do, what a model asks of them, and compilation."""
+"""Devices: which exist, what they support, what a model needs of them, and compilation."""
 
 import warnings
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from bertkit.errors import InputError
 from bertkit.model.config import Config
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-PROCESSOR_ROW = 8192  # tokens trained on at once where memory is a computer's own
-PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 FLOP/s by the datasheets
+PROCESSOR_ROW = 8192  # tokens trained on at once on a CPU
+PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}  # dense bf16 FLOP/s from the datasheets
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name; "auto" is CUDA where there is one."""
+    """Returns the device of that name; "auto" is CUDA if available."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -32,30 +32,30 @@ def find_device(name: str) -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Where matrix products are computed in the given precision; what is not in 8 bits (model/eight.py) is in 16."""
+    """Returns a context for matrix multiplications in the given precision; those not in fp8 (model/eight.py) are in bf16."""
     return torch.autocast(device.type, PRECISIONS.get(precision, torch.bfloat16), enabled=precision != "fp32")
 
 
 def check_eight_bits(device: torch.device) -> None:
-    """Raises unless the device multiplies matrices of 8 bits."""
+    """Raises InputError unless the device supports fp8 matrix multiplication."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
         found = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
         raise InputError(f"precision fp8 needs a GPU of compute capability 8.9 or more, found {found}; take precision=bf16")
 
 
 def quick_precision(device: torch.device) -> str:
-    """bf16 where matrix products are faster in it: on CUDA, and on processors that multiply so."""
+    """Returns bf16 where matrix multiplications are faster in it (CUDA, and CPUs with support for it), else fp32."""
     able: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     return "bf16" if device.type == "cuda" or able.get("avx512_bf16") or able.get("amx_bf16") else "fp32"
 
 
 def moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device, to which it is copied while the device computes."""
+    """Returns the tensor on the device; the copy overlaps with the device's work."""
     return tensor if tensor.device.type == device.type else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def fetched(tensor: Tensor) -> np.ndarray:
-    """The tensor as an array of 32 bits, by way of pinned memory: what others gave the device to do goes on."""
+    """Returns the tensor as an fp32 array, through pinned memory; waits only for the work queued before it on its stream."""
     if tensor.device.type != "cuda":
         return tensor.float().cpu().numpy()
     there, done = tensor.float().to("cpu", non_blocking=True), torch.cuda.Event()
@@ -65,17 +65,17 @@ def fetched(tensor: Tensor) -> np.ndarray:
 
 
 def wants_grids(device: torch.device, precision: str, config: Config) -> bool:
-    """Whether attention there works on grids; else a kernel reads the packed row (model/attention.py)."""
+    """Whether attention uses grids on the device; else a kernel reads the packed row (model/attention.py)."""
     return device.type != "cuda" or precision == "fp32" or config.needs_grids
 
 
 def compiled(module: Callable) -> Any:
-    """The module as one graph for each of a few fixed shapes.
+    """Compiles the module as one graph for each of a few fixed shapes.
 
-    Inductor's mixed-order reductions fuse the column sums of a layer norm's gradient with its rows; with dropout beside it,
-    such a kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off. Places that two dropouts hash are
-    hashed again for the gradient, though far from each other, instead of keeping a mask. The limit is for all models of a
-    process together. That the compiler takes the softmax of a loss in two steps is nothing a user could act upon.
+    Inductor's mixed-order reductions fuse a layer norm's gradient with its column sums; with dropout beside it, such a
+    kernel runs at a seventh of its speed (docs/lab-notes.md), so they are off. Positions that two distant dropouts hash are
+    hashed again for the gradient, instead of keeping a mask. The recompile limit is for all models of a process together.
+    The warning that the softmax of a loss takes two steps is hidden, as users cannot act on it.
     """
     from bertkit.model.in_place import InPlace  # imports the compiler
 
@@ -87,34 +87,34 @@ def compiled(module: Callable) -> Any:
 
 
 def twin(module: nn.Module) -> Any:
-    """A copy with the same weights, whose parts may be changed: others that have the module go on as before."""
+    """Returns a copy that shares the weights, whose submodules can be changed without affecting the original."""
     return deepcopy(module, {id(weight): weight for weight in module.parameters()})
 
 
 def compile_parts(*parts: nn.Module) -> None:
-    """Each by itself, in its place: blocks are alike, so that one of them is compiled for all."""
+    """Compiles each part in place, by itself: blocks are alike, so one compilation serves all of them."""
     for part in parts:
         part.forward = compiled(part.forward)
 
 
 def flops_per_token(config: Config, length: int, masked: float) -> float:
-    """Forward and backward, matrix products alone: blocks, attention, and the head on its share of tokens."""
+    """Counts matrix multiplications, forward and backward: blocks, attention, and the head on its share of tokens."""
     block = 2 * (4 * config.width**2 + 2 * config.width * config.feedforward) + 4 * length * config.width
     head = 2 * (config.width**2 + config.width * config.vocabulary) * masked
     return 3 * (config.layers * block + head)
 
 
 def tokens_at_once(device: torch.device, precision: str, config: Config) -> int:
-    """About how many tokens can be trained on at once, from what BERT-base and large took: 29 bytes for each layer and value
-    of a token's vector, and scores for one token in seven. Above 131,072 there is no more speed in it."""
+    """Estimates how many tokens can be trained on at once, from the memory that BERT-base and large took: 29 bytes for each
+    layer and value of a token's vector, and scores for one token in seven. More than 131,072 are not faster."""
     if wants_grids(device, precision, config):
-        return 16_384 if device.type == "cuda" else PROCESSOR_ROW  # grids have scores beside
+        return 16_384 if device.type == "cuda" else PROCESSOR_ROW  # grids also keep scores
     memory, weights = torch.cuda.get_device_properties(device).total_memory, 18 * 12 * config.layers * config.width**2
     token = 34 * config.layers * config.width + 2 * config.vocabulary
     return max(512, min(131_072, int((0.85 * memory - weights) / token)))
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The device's dense bf16 peak, if it is known."""
+    """Returns the device's peak of dense bf16 FLOP/s, if known."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for chip, peak in PEAK.items() if chip in name), None)

@@ -1,6 +1,6 @@
-"""Attention in which content and relative place look at each other separately (DeBERTa; He et al., 2021).
+"""Disentangled attention, with separate scores for content and relative position (DeBERTa; He et al., 2021).
 
-D width, n sequences of a bucket, L its length, H heads, K head width, S distances to each side.
+D width, H heads, K head width, S distances to each side; a bucket has n sequences and length L.
 """
 
 from functools import partial
@@ -17,12 +17,12 @@ from bertkit.model.positions import bucket_distances
 
 
 class DisentangledAttention(Attention):
-    """Scores are content to content + content to place + place to content; places go through the same maps as content."""
+    """Scores are content-to-content + content-to-position + position-to-content, through the same linear maps."""
 
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
         self.rows = partial(bucket_distances, buckets=config.buckets, positions=config.positions)
-        self.scale = (3 * self.head_width) ** -0.5  # of the three kinds of scores
+        self.scale = (3 * self.head_width) ** -0.5  # for the sum of three kinds of scores
         self.dropout = Dropout(config.dropout)
 
     def mixed(self, x: Tensor, batch: Batch, places: Places) -> Tensor:
@@ -31,7 +31,7 @@ class DisentangledAttention(Attention):
         return in_grids(partial(self._attend, of_places), qkv, batch)  # [T, H, K]
 
     def _attend(self, of_places: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
-        """Mixed values of a grid [n, H, L, K]."""
+        """Returns the outputs of a grid [n, H, L, K]."""
         q, k, v = grid
         bias = self._bias(q, k, of_places) * self.scale
         if bucket.inside is not None:
@@ -40,7 +40,7 @@ class DisentangledAttention(Attention):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=rate, scale=self.scale)
 
     def _bias(self, q: Tensor, k: Tensor, of_places: Tensor) -> Tensor:
-        """What places add to the scores [n, H, L, L]: query i meets the place of j seen from it, and the other way round."""
+        """Returns the position scores [n, H, L, L]: queries with keys of relative positions, and keys with their queries."""
         length = q.shape[2]
         ahead = torch.arange(2 * length, device=q.device) - (length - 1)  # [2 L]
         place_q, place_k, _ = of_places.unbind(1)  # [2 S, H, K] each
@@ -57,8 +57,8 @@ class DisentangledAttention(Attention):
 
 
 def skewed(x: Tensor) -> Tensor:
-    """y[i, j] = x[i, j - i + L - 1], of [n, H, L, 2 L] to [n, H, L, L]: where rows end one earlier, each begins one to the
-    right of the last. No index is needed, nor adding up behind one for the gradient."""
+    """Returns y[i, j] = x[i, j - i + L - 1], from [n, H, L, 2 L] to [n, H, L, L]: viewing rows as one shorter shifts each by
+    one more than the last. This needs no index, and its gradient no scattered additions."""
     n, heads, length, _ = x.shape
     row = 2 * length - 1
     flat = x.flatten(2)[..., length - 1 :][..., : length * row]

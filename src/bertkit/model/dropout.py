@@ -1,7 +1,7 @@
-"""Dropout: each value is dropped with the given rate, and the rest scaled up.
+"""Dropout: each value is dropped with the given probability, and the rest are scaled up.
 
-Compiled, the decision is a hash of the value's place and one random number, a handful of integer instructions that the
-compiler fuses into whatever stands beside it, and computes again for the gradient instead of keeping a mask.
+When compiled, the decision is a hash of the value's position and one random number: a handful of integer instructions that
+the compiler fuses into neighbouring kernels, and recomputes for the gradient instead of keeping a mask.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Module):
-    """Active in training alone."""
+    """Active in training only."""
 
     def __init__(self, rate: float):
         super().__init__()
@@ -25,15 +25,15 @@ class Dropout(nn.Module):
 
 
 def drawn_dropout(x: Tensor, rate: float) -> Tensor:
-    """Drops by 16 random bits a value, four values a draw: half the time of torch's own on a processor."""
+    """Drops by 16 random bits per value, four values per draw: half the time of torch's own on a CPU."""
     draws = torch.randint(-(2**63), 2**63 - 1, (-(-x.numel() // 4),), device=x.device)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= round(rate * 2**16) - 2**15
     return x * (keep * (1 / (1 - rate))).to(x.dtype)
 
 
 def hashed_dropout(x: Tensor, rate: float) -> Tensor:
-    """Drops by a hash of the place in x, keyed by a number from torch's generator: murmur3's finaliser without the steps
-    that serve its last bits, as the first ones decide."""
+    """Drops by a hash of the position in x, keyed with a number from torch's generator: murmur3's finalizer without the
+    steps that only mix the low bits, as the high bits decide."""
     h = (torch.arange(x.numel(), dtype=torch.int32, device=x.device).view(x.shape) ^ random_key(x.device)) * -2048144789
     h = (h ^ (h >> 15 & 0x1FFFF)) * -1028477387
     keep = h >= round(rate * 2**32) - 2**31
@@ -41,5 +41,5 @@ def hashed_dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def random_key(device: torch.device) -> Tensor:
-    """One number from torch's generator, for a kernel to hash with."""
+    """Returns one number from torch's generator, as a key for hashes in kernels."""
     return torch.randint(-(2**31), 2**31, (), dtype=torch.int32, device=device)

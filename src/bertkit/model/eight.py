@@ -1,9 +1,9 @@
-"""A block's linear maps in 8 bits, whose products take half the time of 16 bits on GPUs that have them.
+"""A block's linear layers in fp8, where matrix multiplications take half the time of bf16 on GPUs that support it.
 
-Forward, values and weights are e4m3; an input's gradient is made of e5m2 and e4m3, a weight's in 16 bits: its sums are long,
-and 8 bits would want both factors turned. Scales are fixed powers of two, so that nobody looks for maxima: 8-bit numbers
-have exponents of their own, norms, softmax and GELU keep values in range, and the few beyond become the largest there is.
-Casts lie outside of the operators, for the compiler to fuse with what stands before.
+In the forward pass, values and weights are e4m3. An input's gradient is computed from e5m2 and e4m3, a weight's in bf16: its
+sums are long, and fp8 would need both factors transposed. Scales are fixed powers of two, so no maxima are needed: fp8
+numbers have exponents, norms, softmax and GELU keep values in range, and the few beyond are clamped. Casts are outside the
+operators, so that the compiler can fuse them with what comes before.
 
 T tokens, D width, F feed-forward width.
 """
@@ -23,18 +23,18 @@ from bertkit.model.feedforward import FeedForward
 from bertkit.model.kernels.gelu import gelu8, gelu8_gradient
 from bertkit.model.norm import narrow
 
-VALUE, WEIGHT, GRADIENT = 4.0, 64.0, 2.0**20  # what each is multiplied with
+VALUE, WEIGHT, GRADIENT = 4.0, 64.0, 2.0**20  # the scale of each
 
 
 def eight(x: Tensor, factor: float, kind: torch.dtype = torch.float8_e4m3fn) -> Tensor:
-    """x times factor in 8 bits."""
+    """Returns x times factor in fp8."""
     most = torch.finfo(kind).max
     return (x.detach().float() * factor).clamp(-most, most).to(kind)
 
 
 @torch.library.custom_op("bertkit::product8", mutates_args=())
 def product(x: Tensor, weight: Tensor, factor: float, bias: Tensor | None = None) -> Tensor:
-    """x wᵀ + b in 16 bits [M, N], of x [M, K] and w [N, K] in 8, in which there is the factor."""
+    """Returns x wᵀ + b in bf16 [M, N], of x [M, K] and w [N, K] in fp8, whose scales multiply to `factor`."""
     scales = _scale(1 / factor, x.device), _scale(1.0, x.device)
     return torch._scaled_mm(x, weight.T, *scales, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=True)
 
@@ -45,7 +45,7 @@ def _scale(value: float, device: torch.device) -> Tensor:
 
 
 def _backwards(upper: Tensor, weight: Tensor) -> Tensor:
-    """The gradient of what was multiplied with the weight, from that of the product in 8 bits."""
+    """Returns the gradient of what was multiplied by the weight, from that of the product in fp8."""
     return product(upper, eight(weight, WEIGHT).T.contiguous(), GRADIENT * WEIGHT)
 
 
@@ -103,7 +103,7 @@ class Linear8(nn.Linear):
 
 
 class FeedForward8(FeedForward):
-    """D → F → D; GELU between them reads 16 bits and writes 8."""
+    """D → F → D; GELU in between reads bf16 and writes fp8."""
 
     def forward(self, x: Tensor) -> Tensor:
         first, second, x = self.input.weight, self.output.weight, narrow(x)
@@ -112,7 +112,7 @@ class FeedForward8(FeedForward):
 
 
 def in_eight_bits(network: nn.Module) -> None:
-    """Has the network's blocks compute in 8 bits from now on, where sizes are multiples of 16; weights and names stay."""
+    """Switches the linear layers of the network's blocks to fp8, where sizes are multiples of 16; weights and names stay."""
     for module in network.modules():
         maps = [module.qkv, module.output] if isinstance(module, Attention) else []
         maps += [module.input, module.output] if isinstance(module, FeedForward) else []

@@ -1,6 +1,6 @@
-"""What goes into the first block: piece + segment + position, normalised (section 3.2).
+"""The input of the first block: piece + segment + position embeddings, normalized (section 3.2).
 
-T tokens, D width, E width of the pieces' vectors: D, unless they are factorised.
+T tokens, D width, E width of the piece embeddings: D, unless they are factorized.
 """
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from bertkit.model.norm import Norm, narrow
 
 
 class Embeddings(nn.Module):
-    """With as many tables as the member has: one of segments, in which B may share A's row, one of positions."""
+    """Has the tables that the configuration asks for: pieces, segments (where B may share A's row), positions."""
 
     def __init__(self, config: Config):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The encoder: embeddings, then blocks; and the pooler, the vector that stands for a whole sequence."""
+"""The encoder: embeddings, then blocks; and the pooler, whose vector represents a whole sequence."""
 
 from typing import cast
 
@@ -17,7 +17,7 @@ from bertkit.model.positions import POSITIONS
 
 
 class Pooler(nn.Module):
-    """tanh(W · h[CLS]), or what a member of the family has for it."""
+    """tanh(W · h[CLS]), or a family member's variant of it."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -26,15 +26,15 @@ class Pooler(nn.Module):
         self.norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias) if config.summary_norm else nn.Identity()
 
     def forward(self, first: Tensor) -> Tensor:
-        """From the vectors of first tokens [B, D]."""
+        """Pools the vectors of first tokens [B, D]."""
         return self.norm(self.activation(self.dense(first)))
 
 
 class Encoder(nn.Module):
-    """A packed batch in, a vector for each of its T tokens out, or for the wanted ones: the last block, whose other
-    vectors nobody would look at, computes no more than these.
+    """Maps a packed batch to a vector for each of its T tokens, or only for the wanted ones: then the last block, after its
+    attention, skips the others.
 
-    `checkpointing` trades time for memory in training: a block's inner values are computed again for its gradient.
+    `checkpointing` trades time for memory in training: the activations inside a block are recomputed for its gradient.
     """
 
     def __init__(self, config: Config):
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The blocks in the order of passing; one may come up again and again."""
+        """The blocks in the order of their use; a shared one is repeated."""
         return [cast(Block, block) for block in self.blocks] * (self.config.layers // len(self.blocks))
 
     def forward(self, batch: Batch, wanted: Wanted = None) -> Tensor:
@@ -63,14 +63,14 @@ class Encoder(nn.Module):
         return self.norm(self._through(last, x, batch, places, wanted))  # [T, D], or [M, D]
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
-        """The embeddings' output and every layer's: layers + 1 times [T, D]."""
+        """Returns the output of the embeddings and of every layer: layers + 1 tensors [T, D]."""
         states, places = [self.embeddings(batch)], self.positions(batch)
         for block in self.layers:
             states.append(self._through(block, states[-1], batch, places))
         return [*states[:-1], self.norm(states[-1])]
 
     def attention_weights(self, batch: Batch) -> list[list[Tensor]]:
-        """Who looks at whom: for each layer, [H, L, L] for each sequence."""
+        """Returns the attention weights: for each layer, [H, L, L] of each sequence."""
         states, places = self.hidden_states(batch), self.positions(batch)
         return [block.weights(x, batch, places) for block, x in zip(self.layers, states, strict=False)]
 

@@ -21,19 +21,19 @@ ACTIVATION: dict[str, Activation] = {
 
 
 def activated(x: Tensor, linear: nn.Linear, activation: Activation) -> Tensor:
-    """activation(W x + b). On narrow values of a GPU, adding b and GELU are one kernel, of half the time; where no gradient
-    is wanted, they are the product's last step. That one is by tanh, off by 5e-4 at most, but on what is not rounded yet."""
+    """Returns activation(W x + b). In half precision on a GPU, adding b and GELU are one kernel, in half the time. Without a
+    gradient they are part of the multiplication: the tanh approximation, off by at most 5e-4, but on unrounded values."""
     if activation is F.gelu and linear.bias is not None and x.is_cuda and (x := narrow(x)).dtype != torch.float32:
         if not (torch.is_grad_enabled() or torch.compiler.is_compiling() or x.dtype != linear.weight.dtype):
             return torch._addmm_activation(linear.bias, x, linear.weight.T, use_gelu=True)
-        from bertkit.model.kernels.gelu import quick_gelu  # Triton is there with CUDA only
+        from bertkit.model.kernels.gelu import quick_gelu  # Triton comes only with CUDA
 
         return quick_gelu(F.linear(x, linear.weight), linear.bias)
     return activation(linear(x))
 
 
 def gated(h: Tensor, activation: Activation) -> Tensor:
-    """activation(x) · gate for h = [x, gate]; GELU again in one kernel."""
+    """Returns activation(x) · gate for h = [x, gate]; with GELU, one kernel in half precision on a GPU."""
     if activation is F.gelu and h.is_cuda and h.dtype != torch.float32:
         from bertkit.model.kernels.gelu import quick_gated_gelu
 
@@ -45,7 +45,7 @@ def gated(h: Tensor, activation: Activation) -> Tensor:
 class FeedForward(nn.Module):
     """D width → F feed-forward width → D width, token by token."""
 
-    inputs = 1  # maps of the input
+    inputs = 1  # linear maps of the input
 
     def __init__(self, config: Config):
         super().__init__()
@@ -58,7 +58,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(FeedForward):
-    """What is activated is multiplied with a second map of the input (Shazeer, 2020)."""
+    """A feed-forward whose activation is multiplied by a second linear map of the input (Shazeer, 2020)."""
 
     inputs = 2
 

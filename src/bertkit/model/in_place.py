@@ -1,5 +1,5 @@
-"""Products that the compiler adds to a gradient are added in its place if nobody reads it afterwards: torch copies it first,
-at a tenth of the product's time."""
+"""A compiler pass that adds matrix products to a gradient in place if nothing reads the gradient afterwards. torch copies it
+first, which takes a tenth of the multiplication's time."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ add_product.register_fake(lambda *_: None)
 
 
 class InPlace(CustomGraphPass):
-    """Does so wherever what is added to is a gradient of ours, which owns its memory."""
+    """Replaces addmm by add_product where it adds to a gradient from our norm kernel, which owns its memory."""
 
     def __call__(self, graph: Graph) -> None:
         for node in graph.find_nodes(op="call_function", target=torch.ops.aten.addmm.default):
@@ -39,7 +39,7 @@ def _ours(total: Node) -> bool:
 
 
 def _read_later(total: Node, node: Node) -> bool:
-    """Whether total, or a view of it, is a factor of the node's product, or has readers behind it."""
+    """Whether total, or a view of it, is a factor of the node's product or is read after it."""
     order = {one: index for index, one in enumerate(node.graph.nodes)}
     same = [one for one in order if get_node_storage(one) == get_node_storage(total)]
     return any(one in node.args[1:] or order[reader] > order[node] for one in same for reader in one.users)

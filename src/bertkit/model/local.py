@@ -1,18 +1,18 @@
-"""Attention that looks no further than a window, at a cost that grows with the length alone.
+"""Attention within a window, at a cost linear in the length.
 
-A grid of n sequences of length L is cut into blocks as long as the window w; a block's tokens look at three blocks, their
-own and its neighbours. H heads, K head width, G tokens that everybody sees.
+A grid of n sequences of length L is cut into blocks as long as the window w; a block's tokens attend to three blocks, their
+own and its two neighbours. H heads, K head width, G global tokens.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Far = tuple[Tensor, Tensor, Tensor] | None  # keys and values [n, H, G, K] that all see, and which of them are there [n, G]
+Far = tuple[Tensor, Tensor, Tensor] | None  # global keys and values [n, H, G, K], and which of them exist [n, G]
 
 
 def attend_near(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, window: int, dropout: float, far: Far = None) -> Tensor:
-    """Mixed values of q, k and v [n, H, L, K]. `seen` [n, L]: tokens seen from near."""
+    """Returns attention outputs for q, k and v [n, H, L, K]. `seen` [n, L]: which keys are visible within the window."""
     n, heads, length, width = q.shape
     blocks = (length + window - 1) // window
     fill = blocks * window - length
@@ -28,13 +28,13 @@ def attend_near(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, window: int, drop
 
 
 def _neighbours(x: Tensor, window: int, fill: int) -> Tensor:
-    """[n, H, L, K] as what each block sees [n·b, H, 3 w, K]."""
+    """Gathers for each block of [n, H, L, K] the three blocks that it attends to [n·b, H, 3 w, K]."""
     x = F.pad(x, (0, 0, window, window + fill)).unflatten(2, (-1, window))  # [n, H, b + 2, w, K]
     return torch.cat([x[:, :, :-2], x[:, :, 1:-1], x[:, :, 2:]], 3).transpose(1, 2).flatten(0, 1)
 
 
 def _near(seen: Tensor, window: int, fill: int) -> Tensor:
-    """Who sees whom in a block and its neighbours. All see themselves: what is not read must not be NaN either."""
+    """Returns which keys a block's queries may see. Each token sees itself, so that even unused outputs are not NaN."""
     there = _neighbours(seen[:, None, :, None], window, fill).transpose(2, 3)  # [n·b, 1, 1, 3 w]
     own = torch.arange(window, device=seen.device)[:, None] + window
     distance = (own - torch.arange(3 * window, device=seen.device)).abs()  # [w, 3 w]

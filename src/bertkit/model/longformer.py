@@ -1,6 +1,6 @@
-"""Attention for long documents (Beltagy et al., 2020): a window, and a few tokens that see all and are seen by all.
+"""Attention for long documents (Beltagy et al., 2020): a window, and a few global tokens that see all and are seen by all.
 
-T tokens, D width, n sequences of a bucket, L its length, H heads, K head width, G global tokens of a sequence.
+T tokens, D width, H heads, K head width, G global tokens of a sequence; a bucket has n sequences and length L.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from bertkit.model.local import attend_near
 
 
 class LongAttention(Attention):
-    """Global tokens have queries, keys and values of their own when they look at all; others see their usual ones."""
+    """Global tokens attend to all with separate queries, keys and values; other tokens attend to their usual ones."""
 
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
@@ -31,17 +31,17 @@ class LongAttention(Attention):
         return in_grids(partial(self._attend, choose_global(batch, self.choice)), self._both(x), batch)  # [T, H, K]
 
     def _both(self, x: Tensor) -> Tensor:
-        """Queries, keys and values for near, and those for far [T, 6, H, K]."""
+        """Returns queries, keys and values for the window, and those for global attention [T, 6, H, K]."""
         return torch.cat([self.qkv(x), self.global_qkv(x)], 1).view(-1, 6, self.heads, self.head_width)
 
     def _attend(self, chosen: Tensor, grid: Tensor, bucket: Bucket) -> Tensor:
-        """Mixed values of a grid [n, H, L, K]."""
+        """Returns the outputs of a grid [n, H, L, K]."""
         rate = self.rate if self.training else 0.0
         q, k, v, *far = grid  # [n, H, L, K] each
         inside = bucket.there
         seen = chosen[bucket.tokens] & inside  # [n, L]
         early = torch.arange(inside.shape[1], 0, -1, device=seen.device)
-        most: Any = seen.sum(1).max().clamp(min=1)  # a tensor, which tracing sees
+        most: Any = seen.sum(1).max().clamp(min=1)  # a tensor, so that tracing records it
         at = (seen * early).topk(most, dim=1).indices  # [n, G]
         there = seen.gather(1, at)
         mixed = attend_near(q, k, v, inside & ~seen, self.window, rate, (_pick(k, at), _pick(v, at), there))
@@ -64,14 +64,14 @@ class LongAttention(Attention):
 
 
 def choose_global(batch: Batch, choice: str) -> Tensor:
-    """Which tokens are global [T]: none, each sequence's first, what is before the first [SEP], or what is behind it."""
+    """Returns which tokens are global [T]: none, each sequence's first, those before the first [SEP], or those after it."""
     first, second = batch.positions == 0, batch.segments > 0
-    after = torch.roll(second, -1, 0) & ~second  # the separator behind the first part
-    begins = second & ~torch.roll(second, 1, 0)  # the separator, if doubled, before the second
+    after = torch.roll(second, -1, 0) & ~second  # the separator after the first part
+    begins = second & ~torch.roll(second, 1, 0)  # the second part's first token: the second separator
     none = torch.zeros_like(first)
     return {"none": none, "first": first, "question": ~second & ~after, "options": second & ~begins}[choice]
 
 
 def _pick(x: Tensor, at: Tensor) -> Tensor:
-    """The tokens of [n, H, L, K] at [n, G]: [n, H, G, K]."""
+    """Returns the tokens of [n, H, L, K] at [n, G]: [n, H, G, K]."""
     return x.gather(2, at[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

@@ -1,4 +1,4 @@
-"""What attention is told of places: nothing where the embeddings know them, rotations, or a table of distances.
+"""Position information for attention: none if the embeddings have it, rotary angles, or a table of distances.
 
 T tokens, D width, K head width, S distances to each side.
 """
@@ -14,7 +14,7 @@ from bertkit.model.norm import Norm
 
 
 class Learned(nn.Module):
-    """The table stands in the embeddings (section 3.2); attention needs no more."""
+    """Positions are a table in the embeddings (section 3.2); attention needs nothing more."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -24,15 +24,15 @@ class Learned(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Queries and keys are turned by an angle that grows with the position, fast in the first pair of values, slowly in
-    the last (Su et al., 2021); with another base where attention looks no further than a window."""
+    """Rotary position embedding: rotates queries and keys by angles that grow with the position, fast for the first pair of
+    values, slowly for the last (Su et al., 2021). Blocks with a window use another base."""
 
     def __init__(self, config: Config):
         super().__init__()
         self.bases, self.width = (config.rotary_base, config.local_rotary_base), config.head_width
 
     def forward(self, batch: Batch) -> Tensor:
-        """Cosine and sine for both bases [2, 2, T, K / 2]."""
+        """Returns cosine and sine for both bases [2, 2, T, K / 2]."""
         steps = torch.arange(0, self.width, 2, device=batch.ids.device) / self.width
         speeds = torch.stack([base**-steps for base in self.bases])  # [2, K / 2]
         angles = batch.positions[:, None] * speeds[:, None]  # [2, T, K / 2]
@@ -40,11 +40,11 @@ class Rotary(nn.Module):
 
 
 def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Queries and keys of [T, 3, H, K] turned, values as they are; narrow ones of a GPU in one kernel, others in their place
-    where that is right, unless a compiler does as well."""
+    """Rotates the queries and keys of [T, 3, H, K], not the values: half precision on a GPU in one kernel, others in place
+    where that is safe; under the compiler, which is as fast, in plain torch."""
     eager = not torch.compiler.is_compiling()
     if eager and qkv.is_cuda and qkv.dtype != torch.float32:
-        from bertkit.model.kernels.turning import quick_turned, turned_with_gradient  # Triton is there with CUDA only
+        from bertkit.model.kernels.turning import quick_turned, turned_with_gradient  # Triton comes only with CUDA
 
         return (turned_with_gradient if torch.is_grad_enabled() else quick_turned)(qkv, cosine, sine, 1.0)
     if eager and torch.is_grad_enabled():
@@ -58,7 +58,7 @@ def turned(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _turn(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """In their place: on a processor half of the time, and without a gradient's copies a quarter."""
+    """Rotates in place: half of the time on a CPU, or a quarter without the copies that a gradient needs."""
     a, b = qkv[:, :2].chunk(2, -1)
     cosine, sine, before = cosine[:, None, None].to(qkv.dtype), sine[:, None, None].to(qkv.dtype), a.clone()
     a.mul_(cosine).addcmul_(b, sine, value=-1)
@@ -67,7 +67,7 @@ def _turn(qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 class _Turned(torch.autograd.Function):
-    """The gradient is turned back."""
+    """Rotates the gradient back."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class _Turned(torch.autograd.Function):
 
 
 class Relative(nn.Module):
-    """A vector for each distance from -S to S - 1, far ones in logarithmic buckets (He et al., 2021)."""
+    """A vector for each distance from -S to S - 1, with logarithmic buckets for large ones (He et al., 2021)."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -93,7 +93,7 @@ class Relative(nn.Module):
 
 
 def bucket_distances(distance: Tensor, buckets: int, positions: int) -> Tensor:
-    """The rows of the table for distances from key to query: exact up to half the buckets, logarithmic beyond."""
+    """Returns the table's rows for distances from key to query: exact up to half the buckets, logarithmic beyond."""
     half = buckets // 2
     share = torch.log(distance.abs().clamp(min=1) / half) / torch.log(torch.tensor((positions - 1) / half))
     far = half + torch.ceil(share * (half - 1))

@@ -1,4 +1,4 @@
-"""Named recipes: functions that return one, mostly another one with a few fields changed."""
+"""Named recipes: functions that return one, mostly another recipe with a few fields changed."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""For a short budget on one device: what later work, and our own trials (docs/lab-notes.md), found to give more for less."""
+"""Recipes for a short budget on one device, from later papers and our own experiments (docs/lab-notes.md)."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from bertkit.train.recipe import Optimizer, Phase, Recipe, Schedule
 
 
 def fast_base() -> Recipe:
-    """ModernBERT's blocks at BERT-base's size. A narrow generator fills pieces in, to be judged. Muon, small batches, a
-    triangle tied to the budget, and longer texts at the end."""
+    """ModernBERT's blocks at BERT-base's size, replaced-token detection with a narrow generator, Muon, small batches, a
+    triangular learning rate schedule over the budget, and longer texts at the end."""
     blocks = MEMBERS["modernbert"] | dict(feedforward=2048, positions=512, window=64, global_every=1)
     return Recipe(
         name="fast-base",
@@ -30,8 +30,8 @@ def fast_base() -> Recipe:
 
 
 def fast_small() -> Recipe:
-    """10 layers, 256 wide: 14.4 M parameters with English pieces. Half of the texts have pieces to be filled in instead, so
-    that it can do both."""
+    """10 layers of width 256: 14.4 M parameters with the English vocabulary. Half of the texts train masked language
+    modelling instead, so that the model can do both."""
     base = fast_base()
     config = base.config.with_(layers=10, width=256, heads=4, feedforward=512)
     optimizer, masking = replace(base.optimizer, lr=1e-3, weight_decay=0.01), replace(base.masking, rate=0.22)
@@ -39,7 +39,7 @@ def fast_small() -> Recipe:
 
 
 def demo() -> Recipe:
-    """A minute or two on a laptop's processor."""
+    """A minute or two on a laptop's CPU."""
     return Recipe(
         name="demo",
         config=sized("tiny", positions=128, dropout=0.0, attention_dropout=0.0),

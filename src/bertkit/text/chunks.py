@@ -1,7 +1,7 @@
-"""Cuts text into white-space-separated chunks and numbers them, in numpy: no Python object is made for a chunk seen before.
+"""Splits text at white space into chunks and numbers them in numpy, with no Python object for a chunk seen before.
 
-A chunk of up to sixteen bytes in UTF-8 is its own key, two 64-bit words wide, so equal keys are equal chunks. Longer ones,
-rare in natural text, are numbered by a dictionary.
+A chunk of up to sixteen UTF-8 bytes is its own key, two 64-bit words wide, so equal keys mean equal chunks. Longer chunks,
+rare in natural text, are numbered through a dictionary.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from dataclasses import dataclass
 import numpy as np
 
 KEY_BYTES = 16
-BLOCK = 2**15  # chunks worked on at a time: their arrays stay in the cache
-LONG_CHUNK = 1024  # characters; longer chunks hardly repeat and are not remembered
-# Control characters at which Unicode would cut, but which BERT's normaliser deletes.
+BLOCK = 2**15  # chunks processed at a time, so that their arrays stay in the cache
+LONG_CHUNK = 1024  # characters; longer chunks rarely repeat and are not remembered
+# Control characters that are white space in Unicode, but that BERT's normalizer deletes.
 DELETED = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
-# White space beyond ASCII, as the normaliser sees it: Zs, Zl, Zp.
+# What the normalizer treats as white space beyond ASCII: Zs, Zl, Zp.
 WIDE_SPACES = "\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _UNUSUAL = re.compile(f"[{DELETED}{WIDE_SPACES}]")
-_LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # the first `size` bytes of a word
-_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, with their bits well mixed
+_LOW_BYTES = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)  # keeps the first `size` bytes of a word
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], np.uint64)  # odd, with well-mixed bits
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Where the chunks of some texts lie in their bytes."""
+    """The byte ranges of the chunks of some texts."""
 
-    content: bytes  # the texts, one after the other, and KEY_BYTES zeros
+    content: bytes  # the texts, one after the other, then KEY_BYTES zeros
     begins: np.ndarray
     ends: np.ndarray
-    boundaries: np.ndarray  # [texts + 1] the chunks of text i are boundaries[i] … boundaries[i + 1]
+    boundaries: np.ndarray  # [texts + 1]; the chunks of text i are boundaries[i] … boundaries[i + 1]
 
     def part(self, places: slice) -> Chunks:
         return Chunks(self.content, self.begins[places], self.ends[places], self.boundaries)
 
     def texts(self, chosen: np.ndarray) -> list[str]:
-        """The chosen chunks as strings."""
+        """Returns the chosen chunks as strings."""
         spans = zip(self.begins[chosen].tolist(), self.ends[chosen].tolist(), strict=True)
         return [self.content[begin:end].decode() for begin, end in spans]
 
 
 def cut(texts: Sequence[str]) -> Chunks:
-    """The chunks of the texts: cut where the normaliser sees white space, and nowhere else."""
+    """Returns the chunks of the texts, split exactly where the normalizer sees white space."""
     parts = [_UNUSUAL.sub(lambda found: "" if found[0] in DELETED else " ", text).encode() for text in texts]
     content = b"\n".join([*parts, bytes(KEY_BYTES)])
     octets = np.frombuffer(content, np.uint8)[:-KEY_BYTES]
@@ -55,26 +55,26 @@ def cut(texts: Sequence[str]) -> Chunks:
 
 
 def _words(octets: np.ndarray) -> np.ndarray:
-    """The eight bytes from every place on, as one number each: a view, nothing is copied."""
+    """Returns a view of the eight bytes at every offset, as one number each."""
     return np.ndarray(len(octets) - 7, "<u8", octets, strides=(1,))
 
 
 class Numbering:
-    """Gives each distinct chunk a number, 0, 1, 2, …, for good: a hash table with linear probing, worked on in bulk."""
+    """Gives each distinct chunk a permanent number, 0, 1, 2, …: a hash table with linear probing and bulk operations."""
 
     def __init__(self) -> None:
         self.count = 0
         self._long, self._long_size = dict[str, int](), 0
-        self._numbers = np.full(2 * BLOCK, -1, np.int32)  # by slot; at most half of them are taken
-        self._low, self._high = np.zeros((2, BLOCK), np.uint64)  # keys by number, for which there is as much room
+        self._numbers = np.full(2 * BLOCK, -1, np.int32)  # by slot; at most half are taken
+        self._low, self._high = np.zeros((2, BLOCK), np.uint64)  # keys by number, with room for as many
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Approximate size in bytes."""
         return self._numbers.nbytes + self._low.nbytes + self._high.nbytes + self._long_size
 
     def number(self, chunks: Chunks) -> tuple[np.ndarray, list[str]]:
-        """Each chunk's number, and the chunks that are new, in order of their numbers."""
+        """Returns each chunk's number, and the new chunks in order of their numbers."""
         numbers, new = np.empty(len(chunks.begins), np.int32), list[str]()
         for begin in range(0, len(numbers), BLOCK):
             part = chunks.part(slice(begin, begin + BLOCK))
@@ -82,7 +82,7 @@ class Numbering:
         return numbers, new
 
     def _number_block(self, chunks: Chunks, numbers: np.ndarray) -> list[str]:
-        """Fills in the numbers of a block of chunks; returns the new ones."""
+        """Fills in the numbers of a block of chunks and returns the new chunks."""
         if 2 * (self.count + len(numbers)) > len(self._numbers):
             self._grow()
         lengths = chunks.ends - chunks.begins
@@ -94,7 +94,7 @@ class Numbering:
         return chunks.texts(first) + self._number_long(numbers, np.flatnonzero(~short), chunks)
 
     def _grow(self) -> None:
-        """A table of twice the size takes the numbers over."""
+        """Moves the numbers into a table of twice the size."""
         known = self._numbers[self._numbers >= 0]
         self._low, self._high = np.concatenate([[self._low, self._high], np.zeros((2, len(self._low)), np.uint64)], axis=1)
         self._numbers = np.full(2 * len(self._numbers), -1, np.int32)
@@ -103,10 +103,10 @@ class Numbering:
     def _number_short(
         self, low: np.ndarray, high: np.ndarray, numbers: np.ndarray, places: np.ndarray, *, moving: bool = False
     ) -> np.ndarray:
-        """Finds the keys (low, high) at the given places, or enters them; returns where each new one stood first.
+        """Looks up or inserts the keys (low, high) at the given places; returns the first place of each new key.
 
-        All look at their slot at once. A free slot goes to one of those that want it; who finds another key there moves on.
-        Keys that are moving to another table have their places for numbers.
+        All keys probe at once. A free slot goes to one of the keys that want it; a key that meets a different one moves on
+        to the next slot. With `moving`, for a grown table, each key's place is the number it has already.
         """
         slots, new = self._slots(low, high), [np.empty(0, np.int64)]
         while len(places):
@@ -114,7 +114,7 @@ class Numbering:
             free = self._numbers[there] < 0
             if free.any():
                 wanting, wanted = places[free], there[free]
-                self._numbers[wanted] = wanting  # the last one stays, and wins
+                self._numbers[wanted] = wanting  # the last write wins
                 winners = wanting[self._numbers[wanted] == wanting]
                 given = winners if moving else self._fresh(len(winners))
                 self._numbers[slots[winners]] = given
@@ -136,7 +136,7 @@ class Numbering:
                 new.append(text)
                 if len(text) <= LONG_CHUNK:
                     self._long[text] = number
-                    self._long_size += 150 + len(text)  # a string and its slot in a dictionary
+                    self._long_size += 150 + len(text)  # a string and its dictionary slot
             numbers[place] = number
         return new
 

@@ -1,7 +1,7 @@
 """Reads raw text: files and folders in, documents out, one at a time.
 
-.txt (a blank line between documents), .jsonl (one object a line, with "text") and .parquet (a column "text"), each also
-.gz, .xz or .zst. Only one document is in memory at once; a document longer than MAX_LINE bytes comes in parts.
+Reads .txt (blank lines between documents), .jsonl (one object per line, with "text") and .parquet (a column "text"), plain
+or as .gz, .xz or .zst. Only one document is in memory at a time; one longer than MAX_LINE bytes comes in parts.
 """
 
 import gzip
@@ -19,11 +19,11 @@ from bertkit.errors import DataError, InputError, check_choice, import_extra
 from bertkit.progress import bar
 
 MAX_LINE = 8 * 2**20  # bytes; the longest novels have about 6 million
-FOREIGN = ("tokenizer.json", "dropped.jsonl")  # in folders of tokenizers, models and stores: they hold .txt and .jsonl too
+FOREIGN = ("tokenizer.json", "dropped.jsonl")  # mark tokenizers, models and stores, whose .txt and .jsonl are no corpus
 
 
 class Document(NamedTuple):
-    """A contiguous text, and where it began."""
+    """A contiguous text, and the file and line where it begins."""
 
     text: str
     path: Path
@@ -31,10 +31,10 @@ class Document(NamedTuple):
 
 
 class Corpus:
-    """Documents of files and folders, in the order given; folders in sorted order.
+    """Documents of files and folders, in the order given; the files of a folder in sorted order.
 
-    A line that cannot be used (bad UTF-8, a NUL, too long, no JSON) stops the reading with its file and line, or, with
-    bad="skip", is left out: counted in `skipped`, the first few described in `complaints`.
+    An unusable line (invalid UTF-8 or JSON, a NUL, too long) raises an error with its file and line. With bad="skip" it is
+    skipped instead: counted in `skipped`, the first few described in `complaints`.
     """
 
     def __init__(self, paths: Sequence[Path | str], *, bad: str = "stop", max_line: int = MAX_LINE):
@@ -43,14 +43,14 @@ class Corpus:
             expected = "expected a list of files and folders, one at least, and 1 byte at least"
             raise InputError(f"a corpus of {paths!r}, lines of {max_line} bytes at most; {expected}")
         self.files = [file for path in paths for file in _files(Path(path))]
-        self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for progress
+        self.size = sum(file.stat().st_size for file in self.files)  # bytes on disk, for the progress bar
         self.bad, self.max_line = bad, max_line
         self.skipped, self.complaints = 0, list[str]()
         self._read_before = 0
         self._stream: IO[bytes] | None = None
 
     def watched(self, title: str) -> Iterator[Document]:
-        """The documents, while a bar shows how far they have come."""
+        """Yields the documents and shows a progress bar."""
         with bar(title, self.size, "bytes") as show:
             for document in self:
                 yield document
@@ -58,7 +58,7 @@ class Corpus:
 
     @property
     def position(self) -> int:
-        """Bytes of the files on disk that have been read."""
+        """Bytes read from disk so far; of a compressed file, compressed bytes."""
         return self._read_before + (self._stream.tell() if self._stream and not self._stream.closed else 0)
 
     def __iter__(self) -> Iterator[Document]:
@@ -70,7 +70,7 @@ class Corpus:
                     stream = PACKINGS[path.suffix.lower()](raw) if _packed(path) else raw
                     yield from READERS[_kind(path)](self, stream, path)
             except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
-                if isinstance(error, OSError) and error.errno:  # of the system, not of what is in the file
+                if isinstance(error, OSError) and error.errno:  # an error of the system, not of the file's content
                     raise
                 raise DataError(f"the compressed file is damaged or cut off ({error}); fetch it again", path) from error
             self._read_before += path.stat().st_size
@@ -116,7 +116,7 @@ class Corpus:
                 raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]})", path) from error
 
     def _checked(self, text: object, path: Path, number: int) -> Iterator[Document]:
-        """The document, if its text is a string that UTF-8 can carry."""
+        """Yields the document if its text is a string without flaws."""
         if not isinstance(text, str):
             return self._complain(f'"text" is {type(text).__name__}, expected a string', path, number)
         if found := flaw(text):
@@ -124,7 +124,7 @@ class Corpus:
         yield Document(text, path, number)
 
     def _lines(self, stream: IO[bytes], path: Path) -> Iterator[tuple[int, str]]:
-        """Decoded lines with their numbers; memory stays bounded whatever a line's length."""
+        """Yields decoded lines with their numbers, in bounded memory for lines of any length."""
         number = 0
         while raw := stream.readline(self.max_line + 1):
             number += 1
@@ -154,18 +154,18 @@ class Corpus:
 
 
 def flaw(text: str) -> str:
-    """What is in a text that UTF-8 or we cannot carry; "" if nothing is."""
+    """Describes what makes a text unusable (a lone surrogate, a NUL); "" if nothing does."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        byte = ord(text[error.start]) - 0xDC00  # if it was read with surrogateescape
+        byte = ord(text[error.start]) - 0xDC00  # the byte, if surrogateescape made this
         escaped = f"byte 0x{byte:02x}, which is not UTF-8; convert the file to UTF-8"
         return escaped if 0x80 <= byte <= 0xFF else "half of a surrogate pair; mend it"
     return "a NUL; remove it" if "\0" in text else ""
 
 
 def _kind(path: Path) -> str:
-    """The ending that says what is inside: '.jsonl' of 'a.jsonl.gz'."""
+    """Returns the ending of the content's format: '.jsonl' for 'a.jsonl.gz'."""
     return (Path(path.stem) if _packed(path) else path).suffix.lower()
 
 
@@ -174,7 +174,7 @@ def _packed(path: Path) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """The corpus files that `path` stands for."""
+    """Returns the corpus files at or below `path`."""
     if path.is_dir():
         files = [file for file in sorted(_below(path)) if file.is_file() and _kind(file) in READERS]
         if not files:
@@ -188,7 +188,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """What is in a folder and its folders, links followed, but for those that lead back up, and those with other text."""
+    """Yields all paths below a folder, through links; skips links back up and folders that hold other text (FOREIGN)."""
     for path in folder.iterdir():
         foreign = any((path / name).exists() for name in FOREIGN)
         if path.is_dir() and not foreign and not folder.resolve().is_relative_to(path.resolve()):

@@ -1,10 +1,10 @@
-"""The kinds of tokenizer in the family, put together from the `tokenizers` library's parts.
+"""The kinds of tokenizer in the family, built from components of the `tokenizers` library.
 
 - WordPiece: BERT, DistilBERT, ELECTRA.
 - Byte-level BPE: RoBERTa, DistilRoBERTa, Longformer, ModernBERT.
-- Unigram, SentencePiece's: ALBERT, DeBERTa v2 and v3.
+- Unigram, from SentencePiece: ALBERT, DeBERTa v2 and v3.
 
-The special pieces have one of two spellings, found by role. A pair has one separator between its parts, or two.
+Each special piece has one of two spellings, looked up by role. A pair has one or two separators between its parts.
 """
 
 import json
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 
 from bertkit.errors import ArtifactError
 
-MAX_WORD = 100  # characters; a longer word becomes [UNK], where words have a longest length
+MAX_WORD = 100  # characters; WordPiece turns a longer word into [UNK]
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -24,7 +24,7 @@ SPELLINGS = {
     "sep": ("[SEP]", "</s>"),
     "mask": ("[MASK]", "<mask>"),
 }
-SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Metaspace"}  # the pre-tokenizer of each model
+SPLITTERS = {"WordPiece": "BertPreTokenizer", "BPE": "ByteLevel", "Unigram": "Metaspace"}  # each model's pre-tokenizer
 
 
 def wordpiece(vocabulary: dict[str, int], *, max_word: int = MAX_WORD, **steps: bool) -> Backend:
@@ -34,8 +34,8 @@ def wordpiece(vocabulary: dict[str, int], *, max_word: int = MAX_WORD, **steps: 
 
 
 def byte_bpe(model: models.BPE, *, blank: bool = False) -> Backend:
-    """RoBERTa's: every text has its pieces, down to bytes; white space belongs to the word behind it, and a blank may be put
-    before the first."""
+    """RoBERTa's: falls back to bytes, so any text can be encoded. White space belongs to the following word; `blank` puts a
+    space before the first."""
     return _put_together(model, None, pre_tokenizers.ByteLevel(add_prefix_space=blank), decoders.ByteLevel())
 
 
@@ -52,7 +52,7 @@ def deberta(model: models.Unigram, *, cased: bool) -> Backend:
     steps = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(), normalizers.Strip(left=False)]
     normalizer = normalizers.Sequence(steps if cased else [normalizers.Lowercase(), *steps])
     backend = _put_together(model, normalizer, pre_tokenizers.Metaspace(), decoders.Metaspace())
-    backend.add_special_tokens(["[MASK]"])  # its vocabulary ends before it
+    backend.add_special_tokens(["[MASK]"])  # not in the file's vocabulary
     return backend
 
 
@@ -63,7 +63,7 @@ def _put_together(model: models.Model, normalizer: Any, splitter: Any, decoder: 
 
 
 def check(settings: dict[str, Any]) -> None:
-    """Refuses what is not of the family: other parts would give other ids silently."""
+    """Raises ArtifactError for a tokenizer of another kind, whose ids could silently differ."""
     model, parts = settings["model"]["type"], re.findall(r'"type": "(\w+)"', json.dumps(settings["pre_tokenizer"]))
     if SPLITTERS.get(model) not in parts or (model == "WordPiece" and len(parts) > 1):
         found = " and ".join(parts) or "no pre-tokenizer"
@@ -79,10 +79,10 @@ def check(settings: dict[str, Any]) -> None:
 
 
 def complete(backend: Backend) -> dict[str, str]:
-    """The special pieces by role; marks them as special, and frames texts with them, where the file did not."""
+    """Returns the special pieces by role; where the file did not, marks them as special and adds them around texts."""
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
     names = _special_names(backend.get_vocab(), added)
-    # RoBERTa's mask takes the white space before it, as every word there does.
+    # RoBERTa's mask includes the white space before it, as every word there does.
     strips = names["mask"] if isinstance(backend.model, models.BPE) else None
     new = [AddedToken(name, normalized=False, lstrip=name == strips) for name in names.values() if name not in added]
     backend.add_special_tokens(new)
@@ -97,7 +97,7 @@ def complete(backend: Backend) -> dict[str, str]:
 
 
 def frame(backend: Backend, names: dict[str, str], between: int, second: int) -> None:
-    """[CLS] A [SEP] B [SEP], with so many separators between; and the segment of all behind A's."""
+    """Adds [CLS] A [SEP] B [SEP], with `between` separators in the middle and segment `second` for all after A's."""
     cls, sep = names["cls"], names["sep"]
     behind = [*[sep] * (between - 1), "$B", sep]
     single, ids = f"{cls} $A {sep}", [(name, backend.token_to_id(name)) for name in (cls, sep)]
@@ -106,7 +106,7 @@ def frame(backend: Backend, names: dict[str, str], between: int, second: int) ->
 
 
 def _special_names(known: dict[str, int], added: set[str]) -> dict[str, str]:
-    """Each role's spelling: one that is marked as special, or else one that the vocabulary has."""
+    """Returns each role's spelling: preferably one marked as special, else one in the vocabulary."""
     names = {role: max(two, key=lambda name: (name in added, name in known)) for role, two in SPELLINGS.items()}
     if missing := [" or ".join(SPELLINGS[role]) for role, name in names.items() if name not in known]:
         raise ArtifactError(f"the vocabulary of {len(known):,} pieces has no {', no '.join(missing)}: is it a BERT's?")
@@ -114,7 +114,7 @@ def _special_names(known: dict[str, int], added: set[str]) -> dict[str, str]:
 
 
 def guard(backend: Backend, names: list[str]) -> None:
-    """Cuts special pieces spelled out in a text behind their first character: Unigram would find them whole."""
+    """Splits special pieces spelled out in a text after their first character; Unigram would match them whole."""
     spelled = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
     cut = pre_tokenizers.Split(Regex(spelled), "merged_with_previous")
     backend.pre_tokenizer = pre_tokenizers.Sequence([backend.pre_tokenizer, cut])

@@ -1,9 +1,9 @@
-"""The fast way to encode a corpus: every white-space-separated chunk is encoded once and remembered.
+"""Fast corpus encoding: each distinct chunk between white space is encoded once and remembered.
 
-Chunks of natural text repeat, and in WordPiece a chunk's pieces do not depend on its neighbours: the normaliser works
-character by character and the pre-tokenizer always splits at white space. So a corpus is a look-up per chunk and one
-numpy expansion per batch, with the library called only for chunks not seen before. The ids are the library's own. Other
-kinds of tokenizer look beyond white space, and go through the library's batch call.
+Chunks of natural text repeat, and in WordPiece a chunk's pieces do not depend on its neighbours: the normalizer works
+character by character and the pre-tokenizer always splits at white space. So encoding takes one look-up per chunk and one
+numpy expansion per batch; the library is called only for new chunks, and the ids are exactly its own. Other kinds of
+tokenizer look across white space and go through the library's batch call.
 """
 
 from array import array
@@ -17,7 +17,7 @@ from bertkit.text.tokenizer import Tokenizer, checked
 
 
 class CorpusEncoder:
-    """Texts to ids, many times faster than the library's batch call, within about `memo_bytes` of memory."""
+    """Encodes texts to ids, many times faster than the library's batch call, in about `memo_bytes` of memory."""
 
     def __init__(self, tokenizer: Tokenizer, *, memo_bytes: int = 512 * 2**20):
         self.tokenizer = tokenizer
@@ -25,7 +25,7 @@ class CorpusEncoder:
         self._forget()
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """All ids in one row [T] int32, and the boundaries [len(texts) + 1] int64 of the texts in it."""
+        """Returns all ids in one row [T] int32, and the boundaries [len(texts) + 1] int64 of the texts in it."""
         if self.tokenizer.kind != "wordpiece":
             rows = self.tokenizer.ids(texts)
             bounds = np.cumsum([0, *map(len, rows)])
@@ -44,11 +44,11 @@ class CorpusEncoder:
 
     @property
     def used_bytes(self) -> int:
-        """The memo's size, about; it is emptied before a batch that finds it over `memo_bytes`."""
+        """Approximate size of the memo, which is emptied before a batch once it exceeds `memo_bytes`."""
         return self._numbering.size + 8 * len(self._bounds) + 4 * len(self._ids)
 
     def _learn(self, new: list[str]) -> None:
-        """Encodes new chunks as one text, and appends their pieces to the tables, in order of their numbers."""
+        """Encodes new chunks as one text and appends their pieces to the tables, in order of their numbers."""
         ids, places = self.tokenizer.ids_and_places(" ".join(new))
         ends = np.cumsum(np.fromiter(map(len, new), np.int64, len(new)) + 1)
         sizes = np.bincount(np.searchsorted(ends, places, side="right"), minlength=len(new))
@@ -57,5 +57,5 @@ class CorpusEncoder:
 
     def _forget(self) -> None:
         self._numbering = Numbering()
-        # They grow without a copy each time: the pieces of chunk n are ids[bounds[n] : bounds[n + 1]].
+        # The pieces of chunk n are ids[bounds[n] : bounds[n + 1]]. `array` grows without a copy on every append.
         self._ids, self._bounds = array("i"), array("q", [0])

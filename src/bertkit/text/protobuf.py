@@ -1,8 +1,8 @@
-"""Reads protocol buffers, the format of many published files, without their descriptions: fields by number."""
+"""Reads protocol buffers, the format of many published files, by field number, without a schema."""
 
 
 def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
-    """`count` numbers of seven bits a byte, and the place behind them. Nobody writes more bytes than a number needs."""
+    """Returns `count` varints (seven bits per byte) and the offset after them; raises ValueError for an overlong one."""
     numbers = []
     for _ in range(count):
         number = shift = 0
@@ -17,7 +17,7 @@ def varints(data: bytes, place: int, count: int) -> tuple[list[int], int]:
 
 
 def message(data: bytes) -> dict[int, list]:
-    """The fields: number → values. Nested messages stay bytes; a float is the number its four bytes make."""
+    """Returns the fields: number → values. Nested messages stay bytes; a float is its four bytes as an integer."""
     found, place = dict[int, list](), 0
     while place < len(data):
         (tag,), place = varints(data, place, 1)

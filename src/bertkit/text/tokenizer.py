@@ -1,8 +1,8 @@
-"""Tokenizers of the BERT family: strings in, ids with their places in the string out.
+"""Tokenizers of the BERT family: strings in, ids with their offsets in the string out.
 
-The work is done by the `tokenizers` library; this file owns what a BERT needs around it: the special pieces, pairs,
-truncation, and the folder that other tools read. A special piece spelled out in a text ("[SEP]") is text, never an
-id; only the mask, and only where the caller asks for it, is read from the text.
+The `tokenizers` library does the work; this file adds what a BERT needs around it: special pieces, pairs, truncation, and
+the folder that other tools read. A special piece spelled out in a text ("[SEP]") is encoded as text. Only the mask is read
+from the text, and only if the caller asks for it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from bertkit.text.sentencepiece import read_sentencepiece
 SPECIALS = tuple(names[0] for names in kinds.SPELLINGS.values())  # BERT's own
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model")
 NORMALIZER = dict(lowercase="do_lower_case", strip_accents="strip_accents", handle_chinese_chars="tokenize_chinese_chars")
-ALIKE = re.compile("(Bert|DistilBert|Electra|Roberta|Longformer|Albert|DebertaV2)Tokenizer(Fast)?")  # classes that we know
-# Classes that take tokenizer.json as it is; the families' own put other parts around its vocabulary.
+ALIKE = re.compile("(Bert|DistilBert|Electra|Roberta|Longformer|Albert|DebertaV2)Tokenizer(Fast)?")  # known classes
+# Classes that use tokenizer.json unchanged; the families' own classes use its vocabulary with other components.
 AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # how a piece says that it goes on, or begins, a word
+WORD_MARKS = {"wordpiece": "##", "bpe": "Ġ", "unigram": "▁"}  # marks a piece that continues or begins a word
 
 Texts = Sequence[str]
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """The pieces of one string, without special ones."""
+    """The pieces of one string, without special pieces."""
 
     ids: np.ndarray  # [T] int32
-    offsets: np.ndarray  # [T, 2] int32: characters of the original string; (0, 0) for special pieces
+    offsets: np.ndarray  # [T, 2] int32: in characters of the original string; (0, 0) for special pieces
     starts: np.ndarray  # [T] bool: the piece begins a word; False for special pieces
 
     def __getitem__(self, part: slice) -> Pieces:
@@ -55,12 +55,12 @@ class Pieces:
 class Encoding(Pieces):
     """A text, or a pair, as the model sees it: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], or [CLS] A [SEP] [SEP] B [SEP]."""
 
-    segments: np.ndarray  # [T] int8: 0 for [CLS] A [SEP], 1 for all behind
-    dropped: int = 0  # pieces that truncation left out
+    segments: np.ndarray  # [T] int8: 0 for [CLS] A [SEP], 1 for all after it
+    dropped: int = 0  # pieces removed by truncation
 
 
 class Tokenizer:
-    """Text to ids and back. Made by `from_vocabulary`, or read by `load`."""
+    """Converts text to ids and back. Created by `from_vocabulary` or `load`."""
 
     def __init__(self, backend: tokenizers.Tokenizer):
         self._settings = json.loads(backend.to_str())
@@ -68,7 +68,7 @@ class Tokenizer:
         backend.no_padding()
         backend.no_truncation()
         self.specials = kinds.complete(backend)  # role → spelling
-        self.content = backend.to_str()  # tokenizer.json: all that the ids depend on
+        self.content = backend.to_str()  # of tokenizer.json: everything that determines the ids
         self.kind = self._settings["model"]["type"].lower()  # wordpiece, bpe or unigram
         self.between = backend.num_special_tokens_to_add(True) - 2  # separators between the parts of a pair
         self.tells_segments = backend.encode("", "").type_ids[-1] > 0  # to other readers; RoBERTa's kind does not
@@ -80,14 +80,14 @@ class Tokenizer:
         self._backend = backend
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process makes the tokenizer anew: the library's own way there forgets that special pieces stay text."""
+        """Rebuilds the tokenizer in another process: the library's own pickling loses `encode_special_tokens`."""
         return _from_content, (self.content,)
 
     @classmethod
     def from_vocabulary(
         cls, vocabulary: Sequence[str] | Mapping[str, int], *, cased: bool, max_word: int = kinds.MAX_WORD
     ) -> Tokenizer:
-        """A WordPiece tokenizer over the given pieces: in order of their ids, or mapped to them."""
+        """Returns a WordPiece tokenizer over the given pieces, a list in order of ids or a mapping to ids."""
         if not isinstance(vocabulary, Mapping):
             vocabulary = {piece: index for index, piece in enumerate(vocabulary)}
         return cls(kinds.wordpiece(dict(vocabulary), lowercase=not cased, max_word=max_word))
@@ -96,8 +96,8 @@ class Tokenizer:
     def load(cls, path: Path | str, *, cased: bool | None = None) -> Tokenizer:
         """Reads a tokenizer.json, vocab.txt, vocab.json with its merges.txt, .model, or a folder that holds one of them.
 
-        A bare vocabulary does not say whether it is cased: a tokenizer_config.json beside it does, or `cased`; failing
-        both, a vocab.txt is cased if it has a word with a capital letter, which no lower-cased text could ever use.
+        A bare vocabulary does not say whether it is cased; `cased` or a tokenizer_config.json beside it does. Without
+        either, a vocab.txt counts as cased if any word has a capital letter, which lower-cased text could never match.
         """
         file = _tokenizer_file(Path(path))
         config = read_json(file.with_name("tokenizer_config.json"), ArtifactError)
@@ -106,12 +106,12 @@ class Tokenizer:
             return cls(_read_backend(file, config))._agreeing(file, config)
         except ArtifactError as error:
             raise ArtifactError(f"{file}: {error}") from error
-        except Exception as error:  # the library raises a bare Exception for every fault in a file
+        except Exception as error:  # the library raises a bare Exception for any fault in a file
             advice = f"get it again, or use another of {', '.join(FILES)}"
             raise ArtifactError(f"{file}: not a tokenizer file ({error}); {advice}") from error
 
     def _agreeing(self, file: Path, config: dict[str, Any]) -> Tokenizer:
-        """The tokenizer of a file, unless those beside it, which other readers follow, say something else."""
+        """Returns the tokenizer; raises ArtifactError if the files beside it, which other readers use, contradict it."""
         kind, steps = config.get("tokenizer_class") or "BertTokenizer", self._settings["normalizer"]
         theirs = [token["content"] for token in (config.get("added_tokens_decoder") or {}).values()]
         theirs += read_json(file.with_name("added_tokens.json"), ArtifactError)
@@ -126,15 +126,15 @@ class Tokenizer:
         return self
 
     def save(self, folder: Path | str) -> None:
-        """Writes a folder that `load` and transformers' AutoTokenizer read to the same ids."""
+        """Writes a folder from which `load` and transformers' AutoTokenizer get the same ids."""
         if any(file.name == "config.json" or file.suffix in (".safetensors", ".bin") for file in Path(folder).glob("*")):
             raise ArtifactError(f"{folder} holds a model, which the tokenizer would replace; give another place")
         with new_folder(folder, marker="tokenizer.json") as aside:
             self.write_files(aside)
 
     def write_files(self, folder: Path, *, max_length: int | None = None, segments: int | None = None) -> None:
-        """Writes tokenizer.json and tokenizer_config.json, for WordPiece vocab.txt too, into an existing folder; they tell
-        of as many segments as the model beside them has."""
+        """Writes tokenizer.json and tokenizer_config.json, and vocab.txt for WordPiece, into an existing folder; `segments`
+        is the number of segments of the model beside them."""
         tells = self.tells_segments if segments is None else segments > 1
         content = self._telling() if tells > self.tells_segments else self.content
         (folder / "tokenizer.json").write_text(content, encoding="utf-8")
@@ -150,7 +150,7 @@ class Tokenizer:
         (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def _telling(self) -> str:
-        """The content, with the second part of a pair in the second segment."""
+        """Returns the content with the second part of a pair in the second segment."""
         backend = tokenizers.Tokenizer.from_str(self.content)
         kinds.frame(backend, self.specials, self.between, second=1)
         return backend.to_str()
@@ -162,7 +162,7 @@ class Tokenizer:
 
     @property
     def max_word(self) -> int | None:
-        """Characters of the longest word that is not [UNK] for its length alone; None where length does not matter."""
+        """Characters beyond which a word becomes [UNK]; None where length does not matter."""
         return self._settings["model"].get("max_input_chars_per_word")
 
     @cached_property
@@ -173,13 +173,13 @@ class Tokenizer:
 
     @cached_property
     def begins_word(self) -> np.ndarray:
-        """[pieces] bool: whether a piece begins a word wherever it stands, as far as the piece alone can tell."""
+        """[pieces] bool: whether a piece begins a word, judging by its mark alone."""
         marked = [piece.startswith(WORD_MARKS[self.kind]) for piece in self.vocabulary]
         return np.array(marked) != (self.kind == "wordpiece")
 
     @cached_property
     def texts(self) -> list[str]:
-        """The pieces as they read, those that begin a word behind a blank."""
+        """The pieces as readable text, with a leading space if they begin a word."""
         plain = self._backend.decode_batch([[index] for index in range(len(self))], skip_special_tokens=False)
         mark, begins = WORD_MARKS[self.kind], self.begins_word.tolist()
         return [" " * begin + text.strip().removeprefix(mark) for text, begin in zip(plain, begins, strict=True)]
@@ -188,38 +188,38 @@ class Tokenizer:
         return len(self.vocabulary)
 
     def pieces(self, texts: Texts, *, read_mask: bool = False) -> list[Pieces]:
-        """The pieces of each text, without special ones; `read_mask` reads "[MASK]", or the mask's own spelling, as it."""
+        """Returns each text's pieces, without special ones; `read_mask` reads "[MASK]" or the mask's own spelling as it."""
         backend = self._mask_reader if read_mask else self._backend
         with checked(texts):
-            if read_mask:  # the spellings are equally long, so places stay
+            if read_mask:  # both spellings have the same length, so offsets stay right
                 texts = [text.replace("[MASK]", self.specials["mask"]) for text in texts]
             encodings = backend.encode_batch(list(texts), add_special_tokens=False)
         found = [_pieces(encoding) for encoding in encodings]
         return found if self.kind == "wordpiece" else list(map(_without_space, found, texts))
 
     def words(self, words: Sequence[str]) -> list[Pieces]:
-        """The pieces of words as they stand within a sentence: byte-level pieces know the space before them."""
+        """Returns the pieces of words inside a sentence; byte-level pieces include the space before a word."""
         return self.pieces([f" {word}" for word in words] if self.kind == "bpe" else words)
 
     def ids(self, texts: Texts) -> list[list[int]]:
-        """The ids of `pieces` alone, faster."""
+        """Returns only the ids of `pieces`, faster."""
         with checked(texts):
             encodings = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
     def ids_and_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """A long text's ids and the character at which each begins, no more: what the corpus encoder needs."""
+        """Returns the ids of a long text and the character offset at which each begins, for the corpus encoder."""
         encoding = self._backend.encode(text, add_special_tokens=False)
         return np.array(encoding.ids, np.int32), np.array([begin for begin, _ in encoding.offsets], np.int64)
 
     def encode(self, text: str, pair: str | None = None, *, max_length: int | None = None) -> Encoding:
-        """One text, or a pair, as the model sees it."""
+        """Encodes one text, or a pair, as the model sees it."""
         return self.encode_batch([text], None if pair is None else [pair], max_length=max_length)[0]
 
     def encode_batch(
         self, texts: Texts, pairs: Texts | None = None, *, max_length: int | None = None, read_mask: bool = False
     ) -> list[Encoding]:
-        """Many texts, or pairs, as the model sees them, each at most `max_length` pieces long if given."""
+        """Encodes texts, or pairs, as the model sees them, truncated to `max_length` pieces if given."""
         if pairs is not None and len(pairs) != len(texts):
             raise InputError(f"{len(texts)} texts cannot pair with {len(pairs)}; give one partner to each")
         first = self.pieces(texts, read_mask=read_mask)
@@ -227,7 +227,7 @@ class Tokenizer:
         return [self.join(a, b, max_length=max_length) for a, b in zip(first, second, strict=True)]
 
     def join(self, a: Pieces, b: Pieces | None = None, *, max_length: int | None = None) -> Encoding:
-        """[CLS] A [SEP], or with [SEP] B [SEP] or B [SEP] behind it, truncated longest first to `max_length`."""
+        """Returns [CLS] A [SEP], followed for a pair by B [SEP] or [SEP] B [SEP], truncated longest first."""
         specials = 2 if b is None else 2 + self.between
         full = len(a) + (0 if b is None else len(b))
         if max_length is not None:
@@ -243,7 +243,7 @@ class Tokenizer:
         return Encoding(ids, offsets, starts, segments, dropped=full + specials - sum(sizes))
 
     def decode(self, ids: Sequence[int] | np.ndarray, *, skip_specials: bool = True) -> str:
-        """Text for ids; what the normaliser took away (case, accents, spacing) stays lost."""
+        """Converts ids to text, without what the normalizer removed (case, accents, spacing)."""
         ids = [int(index) for index in ids]
         if bad := next((index for index in ids if not 0 <= index < len(self)), None):
             raise InputError(f"id {bad} is outside the vocabulary of {len(self):,} pieces")
@@ -251,7 +251,7 @@ class Tokenizer:
 
     @cached_property
     def _mask_reader(self) -> tokenizers.Tokenizer:
-        """The same tokenizer, in which the mask is no special piece but an ordinary word: spelled out, it is read."""
+        """A copy in which the mask is an ordinary added word instead of a special piece, so that it is read from text."""
         settings = json.loads(self._backend.to_str())
         for token in settings["added_tokens"]:
             if token["content"] == self.specials["mask"]:
@@ -270,14 +270,14 @@ def _special(index: int) -> Pieces:
 
 
 def longest_first(a: int, b: int, room: int) -> tuple[int, int]:
-    """How much to keep of two lengths so that both fit: the longer one gives first, and keeps the odd piece."""
+    """Returns how much of two lengths to keep so that both fit: the longer is cut first, and keeps the odd piece."""
     half = room - room // 2 if a > b else room // 2
     keep_a = min(a, max(room - b, half))
     return keep_a, min(b, room - keep_a)
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:
-    """vocab.txt: one piece a line, its id the line's number from 0."""
+    """Reads a vocab.txt: one piece per line; its id is the line number from 0."""
     with open(file, encoding="utf-8") as lines:
         return {line.removesuffix("\n"): index for index, line in enumerate(lines)}
 
@@ -289,7 +289,7 @@ def _pieces(encoding: tokenizers.Encoding) -> Pieces:
 
 
 def _without_space(pieces: Pieces, text: str) -> Pieces:
-    """The same with white space left out of the pieces' places; a piece that is nothing else keeps to its word's edge."""
+    """Trims white space from the offsets; those of a piece of white space alone become empty, at its word's edge."""
     solid = np.flatnonzero([not character.isspace() for character in text])
     begins, ends = pieces.offsets.T
     place = np.searchsorted(solid, begins)
@@ -325,20 +325,20 @@ def _read_backend(file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _read_unigram(file: Path, cased: bool | None, accents: bool) -> tokenizers.Tokenizer:
-    """ALBERT's, lower-casing unless told otherwise, or DeBERTa's, the reverse: told apart by the unknown piece."""
+    """Reads ALBERT's or DeBERTa's model, told apart by the unknown piece; only ALBERT lower-cases by default."""
     pieces, unk, charsmap = read_sentencepiece(file)
     if pieces[unk][0] == "[UNK]":
         backend = kinds.deberta(tokenizers.models.Unigram(pieces, unk), cased=cased is not False)
-    else:  # ALBERT never joins a number and a comma, though its vocabulary has such pieces.
+    else:  # ALBERT never joins a digit and a comma, though its vocabulary has such pieces.
         pieces = [(piece, score - 100 * bool(re.search(r"\d,$", piece))) for piece, score in pieces]
         model = tokenizers.models.Unigram(pieces, unk)
         backend = kinds.albert(model, cased=bool(cased), accents=accents, charsmap=charsmap)
-    # The library reads scores back with another last bit, once; from here on every copy has the same.
+    # The library changes the last bit of scores the first time it reads them back; later copies are equal.
     return tokenizers.Tokenizer.from_str(backend.to_str())
 
 
 def behind_marks(text: str, end: int) -> int:
-    """The end of a word with the marks that stand on its last letter, which pieces leave out: accents, vowel signs."""
+    """Returns the end of a word including the marks on its last letter (accents, vowel signs), which pieces leave out."""
     while end < len(text) and unicodedata.category(text[end]).startswith("M"):
         end += 1
     return end
@@ -346,7 +346,7 @@ def behind_marks(text: str, end: int) -> int:
 
 @contextmanager
 def checked(texts: Sequence[object]) -> Iterator[None]:
-    """Says what is wrong with texts that the library refuses."""
+    """Raises InputError that says what is wrong with texts that the library refuses."""
     if isinstance(texts, str):
         raise InputError("expected a list of texts, found one string; put it into a list")
     try:

@@ -1,11 +1,10 @@
-"""Learns a vocabulary from raw text, in one pass over the corpus and in bounded memory.
+"""Learns a vocabulary from raw text in one pass over the corpus and in bounded memory.
 
-1. Count: white-space-separated chunks, and for WordPiece each ideograph by itself, are counted as the corpus streams by.
-   When the table is full its rarer half is dropped, so a word that returns starts again from zero: its count is low by at
-   most `Counts.shortfall`, a number that stays small because only rare words are ever dropped. The memory needed does not
-   grow with the corpus.
-2. Split: each distinct chunk is normalised and split into words once. Words over the longest length are left out.
-3. Learn: the library's trainer makes pieces of the most frequent words: WordPiece and BPE merge, Unigram prunes.
+1. Count the chunks between white space, for WordPiece each ideograph by itself, while the corpus streams by. When the table
+   is full, its rarer half is dropped, and a chunk that comes back starts from zero: its count is low by at most
+   `Counts.shortfall`, which stays small because only rare chunks are dropped. Memory does not grow with the corpus.
+2. Split: normalize each distinct chunk and split it into words, once. Words over the maximum length are left out.
+3. Learn: the library's trainer makes pieces from the most frequent words: WordPiece and BPE merge, Unigram prunes.
 """
 
 import json
@@ -26,12 +25,12 @@ from bertkit.text.tokenizer import SPECIALS, Tokenizer
 
 MAX_CHUNKS = 1_500_000  # distinct chunks counted at once: about 300 MB
 MAX_WORDS = 400_000  # distinct words that the trainer sees: about 400 MB
-MAX_TOTAL = 400_000_000  # words that the trainer counts; larger corpora are scaled down to it
+MAX_TOTAL = 400_000_000  # words fed to the trainer; counts of a larger corpus are scaled down to this
 MOST = 5_000_000  # pieces
 ALPHABET = 1000  # distinct characters kept; rarer ones are spelled [UNK]
-OFTEN = 1_000_000  # characters of which one at least makes it kept too, as far as a third of the pieces goes
+OFTEN = 1_000_000  # a character seen more than once per this many is kept too, up to a third of the pieces
 IDEOGRAPHS = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df])")
-KINDS = {  # each with the special pieces of the model it is known from
+KINDS = {  # each with the special pieces of its best-known model
     "wordpiece": SPECIALS,
     "bpe": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "unigram": ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
@@ -40,13 +39,13 @@ KINDS = {  # each with the special pieces of the model it is known from
 
 @dataclass
 class Counts:
-    """How often each chunk was seen, in a table that never holds more than about `limit`."""
+    """Counts of chunks, in a table of at most about `limit` of them."""
 
     limit: int
     table: Counter[str] = field(default_factory=Counter)
     documents: int = 0
     pruned: int = 0  # chunks dropped
-    shortfall: int = 0  # by how much a count can be too low at most
+    shortfall: int = 0  # the most by which a count can be too low
 
     def add(self, text: str) -> None:
         self.documents += 1
@@ -55,7 +54,7 @@ class Counts:
             self._prune()
 
     def _prune(self) -> None:
-        """Drops the rarer half; among equals the older."""
+        """Drops the rarer half; of equal counts, the older."""
         counts = np.fromiter(self.table.values(), np.int64, len(self.table))
         keep = np.ones(len(counts), bool)
         keep[np.argsort(counts, kind="stable")[: len(counts) // 2]] = False
@@ -66,13 +65,13 @@ class Counts:
 
 @dataclass(frozen=True)
 class Learned:
-    """A new tokenizer, and what happened on the way to it."""
+    """A new tokenizer, and figures about its training."""
 
     tokenizer: Tokenizer
     documents: int
-    words: int  # distinct words that were learned from
+    words: int  # distinct words given to the trainer
     pruned: int  # distinct chunks dropped while counting
-    shortfall: int  # by how much a count can be too low at most
+    shortfall: int  # the most by which a count can be too low
     too_long: int  # distinct words left out for their length
     skipped: int  # unusable lines
 
@@ -106,8 +105,8 @@ def _untaught(kind: str, cased: bool) -> Backend:
 
 
 def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
-    """Words as the tokenizer will see them, white space before each, with their counts, and how many were too long; where
-    length does not matter, long ones in parts."""
+    """Returns the words, each with white space before it, as the tokenizer splits them, with their counts; and how many were
+    too long for WordPiece. Other kinds get long words in parts."""
     whole = isinstance(backend.model, models.WordPiece)
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     words, too_long = Counter[str](), set[str]()
@@ -126,7 +125,7 @@ def _split(chunks: Counter[str], backend: Backend) -> tuple[Counter[str], int]:
 
 
 def _learn(kind: str, model: models.Model, words: Counter[str], size: int) -> models.Model:
-    """Fills the model with pieces: special ones, single characters, then others as they were learned."""
+    """Fills the model with pieces: special pieces, single characters, then learned pieces in order."""
     letters = _letters(words, size // 3)
     words = Counter({word: count for word, count in words.items() if letters.issuperset(word)})
     fixed = [*KINDS[kind], *_single(kind, letters, words)]
@@ -139,7 +138,7 @@ def _learn(kind: str, model: models.Model, words: Counter[str], size: int) -> mo
 
 
 def _single(kind: str, letters: set[str], words: Counter[str]) -> list[str]:
-    """The pieces of one character."""
+    """Returns the pieces of one character."""
     if kind == "wordpiece":
         return sorted(letters) + sorted({f"##{letter}" for word in words for letter in word[1:]})
     return sorted(pre_tokenizers.ByteLevel.alphabet() if kind == "bpe" else letters)
@@ -149,15 +148,15 @@ def _trainer(kind: str, size: int, fixed: list[str]) -> trainers.Trainer:
     if kind == "unigram":
         special = list(KINDS[kind])
         return trainers.UnigramTrainer(vocab_size=size, show_progress=False, special_tokens=special, unk_token="<unk>")
-    # Given here, single characters get their ids in a fixed order; the trainer would number them in a random one.
+    # Passing single characters fixes the order of their ids; the trainer would number them in random order.
     trainer = trainers.BpeTrainer if kind == "bpe" else trainers.WordPieceTrainer
     return trainer(vocab_size=size, show_progress=False, special_tokens=fixed)
 
 
 def _in_order(model: models.Unigram) -> models.Unigram:
-    """The same pieces with rounded scores, sorted: the library adds scores up in a random order.
+    """Rounds the scores and sorts the pieces, as the library sums scores in random order.
 
-    The characters it would have pruned it puts a little above the lowest score, each a step higher: they share it here.
+    Characters that it would have pruned get scores just above the lowest, each a step higher; here they share the lowest.
     """
     learned = json.loads(Backend(model).to_str())["model"]["vocab"]
     pieces, special = learned[len(KINDS["unigram"]) :], learned[: len(KINDS["unigram"])]
@@ -169,7 +168,7 @@ def _in_order(model: models.Unigram) -> models.Unigram:
 
 
 def _letters(words: Counter[str], most: int) -> set[str]:
-    """The most frequent characters; among equals the first in Unicode."""
+    """Returns the most frequent characters; of equal counts, the first in Unicode."""
     counts = Counter[str]()
     for word, count in words.items():
         for letter in word:
@@ -180,7 +179,7 @@ def _letters(words: Counter[str], most: int) -> set[str]:
 
 
 def _repeated(words: Counter[str]) -> Iterator[str]:
-    """Each word as often as it was counted: the trainer takes text, not counts."""
+    """Yields each word as often as it was counted, since the trainer takes text, not counts."""
     scale = max(1.0, words.total() / MAX_TOTAL)
     for word, count in words.items():
         for left in range(max(1, round(count / scale)), 0, -10_000):

@@ -1,8 +1,7 @@
-"""Kernels of our own in Triton, which comes with CUDA alone; each stands behind one function with plain torch beside it.
+"""Our own kernels in Triton, which comes only with CUDA; each is behind one function with a plain torch version beside it.
 
-To the compiler they are operators of which it knows no more than their results' shapes: to follow their launches would take
-it seconds at the start of a run, and gain nothing. Launches say that a product and a sum are one instruction, which
-Triton will not assume for ever.
+The compiler sees them as operators of which it knows only the output shapes: tracing their launches would take seconds at
+the start of a run and gain nothing. Launches ask for fused multiply-add explicitly, which Triton will not assume forever.
 """
 
 from collections.abc import Callable
@@ -12,8 +11,8 @@ import torch
 
 
 def operator(name: str) -> Callable[[Callable], Any]:
-    """Makes a function an operator under this name. torch's own way, custom_op, imports the compiler with the first call,
-    which takes seconds."""
+    """Returns a decorator that registers a function as an operator of this name. torch's custom_op would import the compiler
+    at the first call, which takes seconds."""
 
     def make(function: Callable) -> Any:
         schema = torch.library.infer_schema(function, mutates_args=())

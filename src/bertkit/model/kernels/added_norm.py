@@ -1,8 +1,8 @@
-"""norm(x + dropout(y)) as one Triton kernel each way, which read and write each value once. `Norm.added` has the same in
-plain torch; tests/model/test_kernels.py holds them together.
+"""norm(x + dropout(y)) as one Triton kernel per direction, each reading and writing every value once. `Norm.added` has the
+plain torch version; tests/model/test_kernels.py compares them.
 
-Forward keeps a row's mean and scale. The gradient adds x and y up again, drops the same values, and sums what norm's weight
-and bias get over the rows of a program; a program has many.
+The forward pass saves each row's mean and scale. The backward pass adds x and y again, drops the same values, and sums the
+gradients of the norm's weight and bias over the many rows of a program.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bertkit.model.kernels import operator
 from bertkit.model.kernels.short import drawn, kept
 
 FORWARD, BACKWARD = tl.constexpr(1), tl.constexpr(2)  # rows of a tile
-TOGETHER = 4  # programs of the gradient on a multiprocessor
+TOGETHER = 4  # programs of the backward pass per multiprocessor
 
 
 @triton.jit
 def _tile(tile, count, width: tl.constexpr, rows: tl.constexpr):
-    """Its rows [rows, 1] and columns [1, D or more], the places of its values, and which there are."""
+    """Returns a tile's rows [rows, 1] and columns [1, D or more], the offsets of its values, and which of them exist."""
     row = (tl.arange(0, rows) + tile * rows)[:, None]
     column = tl.arange(0, triton.next_power_of_2(width))[None, :]
     return row, column, row.to(tl.int64) * width + column, (row < count) & (column < width)
@@ -30,13 +30,13 @@ def _tile(tile, count, width: tl.constexpr, rows: tl.constexpr):
 
 @triton.jit
 def _share(at, key, rate: tl.constexpr):
-    """What is left of each of y's values: nothing, or a little more than all."""
+    """Returns dropout's factor for each value of y: 0 or 1 / (1 - rate)."""
     return tl.where(kept(drawn(at.to(tl.int32), key), 1, rate), 1 / (1 - rate), 0.0) if rate > 0 else 1.0
 
 
 @triton.jit
 def _sums(x, y, at, inside, share):
-    """x + share · y, or x if there is no y."""
+    """Returns x + share · y, or x if there is no y."""
     values = tl.load(x + at, inside, 0.0).to(tl.float32)
     return values if y is None else values + tl.load(y + at, inside, 0.0).to(tl.float32) * share
 
@@ -62,7 +62,7 @@ def _added_forward(
 def _added_backward(
     x, y, weight, keys, stats, upper, dx, dy, sums, count, rate: tl.constexpr, width: tl.constexpr, ahead: tl.constexpr
 ):
-    """Gradients of x and y, and sums [programs, 2, D] of those of weight and bias."""
+    """Writes the gradients of x and y, and sums [programs, 2, D] of those of weight and bias."""
     column, key = tl.arange(0, triton.next_power_of_2(width)), tl.load(keys)
     there = column < width
     w = tl.load(weight + column, there, 0.0).to(tl.float32)[None, :]
@@ -89,8 +89,8 @@ def _added_backward(
 def added_norm(
     x: Tensor, y: Tensor | None, weight: Tensor, bias: Tensor | None, key: Tensor, epsilon: float, rate: float
 ) -> tuple[Tensor, Tensor]:
-    """norm(x + dropout(y)) for x and y [T, D], either of y and bias if there is one, and rows' means and scales [2, T]; key
-    seeds dropout. Has no gradient, nor an operator's cost, which is that of several small kernels."""
+    """Returns norm(x + dropout(y)) for x and y [T, D], where y and bias are optional, and the rows' means and scales [2, T];
+    `key` seeds dropout. Has no gradient, but also no operator's overhead, which is that of several small kernels."""
     out, stats = _room(x)
     grid, how = (max(1, triton.cdiv(len(x), FORWARD.value)),), _how(x, FORWARD.value)
     _added_forward[grid](x, y, weight, bias, key, out, stats, len(x), epsilon=epsilon, rate=rate, **how)
@@ -102,7 +102,7 @@ added_norm_with_gradient = operator("added_norm")(added_norm)
 
 @operator("added_norm_backward")
 def _gradient(tensors: list[Tensor], y: Tensor | None, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x, of y if anything is dropped, and sums [programs, 2, D] of those of weight and bias."""
+    """Returns the gradients of x and, if anything is dropped, y, and sums [programs, 2, D] of those of weight and bias."""
     x, weight, key, stats, upper = tensors
     dx, dy, sums = _gradient_room(tensors, y, rate)
     inputs = x, y, weight, key, stats, upper.contiguous(), dx, dy, sums, len(x)
@@ -124,7 +124,7 @@ def _how(x: Tensor, rows: int) -> dict[str, int | bool]:
 
 
 def _room(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-    """For normalised values [T, D], and rows' means and scales [2, T]."""
+    """Allocates normalized values [T, D], and the rows' means and scales [2, T]."""
     return torch.empty_like(x), x.new_empty(2, x.shape[0], dtype=torch.float32)
 
 

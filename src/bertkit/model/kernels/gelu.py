@@ -1,9 +1,9 @@
-"""gelu(x + bias), and gelu(x) · gate, in Triton kernels as fast as memory: torch's error function takes longer than reading
-and writing does.
+"""gelu(x + bias) and gelu(x) · gate as Triton kernels at memory speed: torch's error function takes longer than reading and
+writing the values.
 
-x Φ(x), where 1 - Φ(|x|) is a polynomial in 1 / (1 + p |x|) times exp(-x² / 2), right to 7.5e-8 (Hastings, 1955). The
-gradient Φ(x) + x φ(x) needs the same exponential. Narrow types have two to three digits, so nothing is lost. The bias's
-gradient is added up on the way instead of reading x's once more. model/feedforward.py has the same in plain torch.
+GELU is x Φ(x), where 1 - Φ(|x|) is a polynomial in 1 / (1 + p |x|) times exp(-x² / 2), accurate to 7.5e-8 (Hastings, 1955).
+The gradient Φ(x) + x φ(x) needs the same exponential. Half precision has two to three digits, so nothing is lost. The bias's
+gradient is summed on the way, without reading x's gradient again. model/feedforward.py has the plain torch version.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bertkit.model.kernels import operator
 
 ROWS, COLUMNS = tl.constexpr(8), tl.constexpr(512)  # of a tile
 GATED_ROWS = tl.constexpr(4)  # a gate needs twice the registers
-ROWS8 = 2  # where a gradient is written in 8 bits too: with more, other threads would write it than compute it
-SPAN = tl.constexpr(128)  # rows over which one program adds up the bias's gradient
+ROWS8 = 2  # if the gradient is written in fp8 too: with more rows, other threads would write it than compute it
+SPAN = tl.constexpr(128)  # rows over which one program sums the bias's gradient
 
 
 @triton.jit
 def _normal(x):
-    """The normal distribution Φ(x), and the slope Φ(x) + x φ(x) of GELU."""
+    """Returns the normal distribution Φ(x), and the slope Φ(x) + x φ(x) of GELU."""
     e = tl.exp2(x * x * -0.7213475204444817)
     t = 1.0 / (1.0 + 0.23164188822844 * tl.abs(x))
     above = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t * (0.5 * e)
@@ -34,7 +34,7 @@ def _normal(x):
 
 @triton.jit
 def _tile(width: tl.constexpr):
-    """The program's number among tiles one below the other, and its columns [1, COLUMNS]; neighbours lie side by side."""
+    """Returns the program's row of tiles and its columns [1, COLUMNS]; successive programs are side by side."""
     across: tl.constexpr = (width + COLUMNS - 1) // COLUMNS
     return tl.program_id(0) // across, (tl.program_id(0) % across * COLUMNS + tl.arange(0, COLUMNS))[None, :]
 
@@ -52,8 +52,8 @@ def _gelu_forward(x, bias, out, count, width: tl.constexpr, factor: tl.constexpr
 def _gelu_backward(
     x, bias, upper, out, sums, out8, again, count, width: tl.constexpr, factor: tl.constexpr, rows: tl.constexpr
 ):
-    """x's gradient into out, and its sum over the program's rows into its row of sums; if there is a factor, also times it
-    in 8 bits, and what forward gave."""
+    """Writes x's gradient to out, and its sum over the program's rows to a row of sums; with a factor, also the gradient
+    times it in fp8, and the forward output."""
     tile, column = _tile(width)
     there = column < width
     b, total = tl.load(bias + column, there, 0.0).to(tl.float32), tl.zeros([rows, COLUMNS], tl.float32)
@@ -73,7 +73,7 @@ def _gelu_backward(
 
 @triton.jit
 def _halves(count, width: tl.constexpr):
-    """Places of a tile in [count, width], and of what is activated and its gate in [count, 2 width]; which there are."""
+    """Returns a tile's offsets in [count, width], those of x and the gate in [count, 2 width], and which of them exist."""
     tile, column = _tile(width)
     row = (tile * GATED_ROWS + tl.arange(0, GATED_ROWS))[:, None]
     line = row.to(tl.int64) * width
@@ -99,7 +99,7 @@ def _gated_backward(h, upper, out, count, width: tl.constexpr):
 
 @operator("gelu")
 def quick_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias) for x [T, F] and bias [F]."""
+    """Returns gelu(x + bias) for x [T, F] and bias [F]."""
     out = torch.empty_like(x)
     _launch(_gelu_forward, ROWS, x.shape, x, bias, out, factor=1.0)
     return out
@@ -112,7 +112,7 @@ def _gelu_gradient(x: Tensor, bias: Tensor, upper: Tensor) -> tuple[Tensor, Tens
 
 
 def gelu8(x: Tensor, bias: Tensor, factor: float) -> Tensor:
-    """gelu(x + bias) times factor in 8 bits."""
+    """Returns gelu(x + bias) times factor in fp8."""
     out = torch.empty_like(x, dtype=torch.float8_e4m3fn)
     _launch(_gelu_forward, ROWS, x.shape, x, bias, out, factor=factor)
     return out
@@ -120,13 +120,13 @@ def gelu8(x: Tensor, bias: Tensor, factor: float) -> Tensor:
 
 @operator("gelu8_backward")
 def gelu8_gradient(x: Tensor, bias: Tensor, upper: Tensor, factor: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x's gradient, the same in 8 bits times factor, gelu(x + bias), and the bias's gradient."""
+    """Returns x's gradient, the same times factor in fp8, gelu(x + bias), and the bias's gradient."""
     out, out8, again = torch.empty_like(x), torch.empty_like(x, dtype=torch.float8_e5m2), torch.empty_like(x)
     return out, out8, again, _backwards(x, bias, upper, out, out8, again, factor)
 
 
 def _backwards(x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor, again: Tensor, factor: float) -> Tensor:
-    """Fills what it is given to fill; the bias's gradient."""
+    """Fills out, out8 and again, and returns the bias's gradient."""
     sums = x.new_empty(triton.cdiv(len(x), SPAN.value), x.shape[1], dtype=torch.float32)
     rows = ROWS8 if factor else ROWS.value
     _launch(_gelu_backward, SPAN, x.shape, x, bias, upper.contiguous(), out, sums, out8, again, rows=rows, factor=factor)
@@ -135,7 +135,7 @@ def _backwards(x: Tensor, bias: Tensor, upper: Tensor, out: Tensor, out8: Tensor
 
 @operator("gated_gelu")
 def quick_gated_gelu(h: Tensor) -> Tensor:
-    """gelu(x) · gate for h = [x, gate], [T, 2 F]."""
+    """Returns gelu(x) · gate for h = [x, gate], [T, 2 F]."""
     out = h.new_empty(len(h), h.shape[1] // 2)
     _launch(_gated_forward, GATED_ROWS, out.shape, h, out)
     return out
@@ -149,7 +149,7 @@ def _gated_gradient(h: Tensor, upper: Tensor) -> Tensor:
 
 
 def _launch(kernel, span: tl.constexpr, shape: torch.Size, *tensors: Tensor, **settings: float) -> None:
-    """A program for every `span` rows and COLUMNS columns of the shape."""
+    """Launches a program for every `span` rows and COLUMNS columns of the shape."""
     count, width = shape
     grid = (triton.cdiv(count, span.value) * triton.cdiv(width, COLUMNS.value),)
     kernel[grid](*tensors, count, width=width, **settings, num_warps=4, enable_fp_fusion=True)

@@ -1,10 +1,10 @@
-"""Attention of short sequences as one Triton kernel each way: a program holds a whole head of a whole sequence.
+"""Attention for short sequences as one Triton kernel per direction: a program holds a whole head of a whole sequence.
 
-General kernels cut long sequences into tiles and pay for it on short ones: scores' maxima are kept for the gradient, the
-gradient of the queries is summed up in memory, and three gradients are copied into one. Up to 128 tokens all of it fits one
-tile: the gradient computes the scores again, needs nothing but q, k and v, and is written where the linear map wants it.
-A program does many such heads one after the other, and loads the next ones while it computes.
-`attention._attend_in_grids` is the same in plain torch; tests/model/test_kernels.py holds them together.
+General kernels split long sequences into tiles, which costs time on short ones: maxima of scores are saved for the gradient,
+the gradient of the queries is accumulated in memory, and three gradients are copied into one. Up to 128 tokens everything
+fits into one tile: the backward pass recomputes the scores from q, k and v alone, and writes the gradient as the linear
+layer needs it. A program processes many heads one after the other, and loads the next ones while it computes.
+`attention._attend_in_grids` is the plain torch version; tests/model/test_kernels.py compares them.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from torch.library import register_autograd, register_fake
 
 from bertkit.model.kernels import operator
 
-LOG2E = tl.constexpr(1.4426950408889634)  # exponentials are powers of two
+LOG2E = tl.constexpr(1.4426950408889634)  # exponentials are computed as powers of two
 
 
 @triton.jit
 def drawn(place, key):
-    """A random odd number for a place, by the hash of dropout.py."""
+    """Returns a random odd number for a position, by the hash of dropout.py."""
     h = (place ^ key).to(tl.uint32) * 2246822507
     return ((h ^ (h >> 15)) * 3266489909) | 1
 
 
 @triton.jit
 def kept(row, column, rate: tl.constexpr):
-    """Which weights dropout keeps: the product of two random odd numbers, the row's and the column's, decides in one step.
-    Any two decisions are independent of each other. What is kept is scaled up by the caller."""
+    """Returns which weights dropout keeps: the product of two random odd numbers, of the row and the column, decides in one
+    step. Any two decisions are independent of each other. The caller scales up what is kept."""
     return (row * column).to(tl.int32, bitcast=True) >= int(rate * 4294967296) - 2147483648
 
 
 @triton.jit
 def _weights(q, k, n, first, key, size: tl.constexpr, causal: tl.constexpr, rate: tl.constexpr):
-    """Softmax [size, size] of one head, and what dropout leaves of it, not yet scaled up; `first` numbers its first row."""
+    """Returns the softmax [size, size] of one head before and after dropout, not yet scaled up; `first` numbers its rows."""
     row, column = tl.arange(0, size)[:, None], tl.arange(0, size)[None, :]
     seen = (column < n) & (column <= row) if causal else column < n
     scale: tl.constexpr = LOG2E * q.shape[1] ** -0.5
@@ -50,7 +50,7 @@ def _weights(q, k, n, first, key, size: tl.constexpr, causal: tl.constexpr, rate
 
 @triton.jit
 def _filled(bounds, sequences):
-    """How many sequences have tokens: those that have none come last."""
+    """Returns how many sequences have tokens; empty ones come last."""
     end, found = tl.load(bounds + sequences), 0
     for first in range(0, sequences, 1024):
         at = first + tl.arange(0, 1024)
@@ -60,7 +60,7 @@ def _filled(bounds, sequences):
 
 @triton.jit
 def _head(bounds, item, heads: tl.constexpr, width: tl.constexpr, size: tl.constexpr):
-    """Where the tokens of a sequence's head lie in [T, 3, H, K] and in [T, H, K], which there are, and how many."""
+    """Returns the offsets of one head's tokens in [T, 3, H, K] and in [T, H, K], which of them exist, and how many."""
     begin = tl.load(bounds + item // heads).to(tl.int64)
     n = (tl.load(bounds + item // heads + 1) - begin).to(tl.int32)
     row, across = tl.arange(0, size)[:, None], item % heads * width + tl.arange(0, width)[None, :]
@@ -105,7 +105,7 @@ def _short_backward(
     rate: tl.constexpr,
     ahead: tl.constexpr,
 ):
-    """out [T, 3, H, K] from the gradient `upper` [T, H, K] of the mixed values."""
+    """Writes the gradient of qkv to out [T, 3, H, K], from the gradient `upper` [T, H, K] of the output."""
     items, key = _filled(bounds, sequences) * heads, tl.load(keys)
     for item in tl.range(tl.program_id(0), items, tl.num_programs(0), num_stages=ahead):
         places, ends, inside, n = _head(bounds, item, heads, width, size)
@@ -123,7 +123,7 @@ def _short_backward(
 
 @operator("attend_short")
 def attend_short(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> Tensor:
-    """Mixed values [T, H, K] of q, k and v [T, 3, H, K], sequences of at most 128 tokens; key seeds dropout."""
+    """Returns attention outputs [T, H, K] for q, k and v [T, 3, H, K], sequences of up to 128 tokens; key seeds dropout."""
     out = room(qkv)
     _launch(_short_forward, (qkv, out), bounds, key, longest, rate, causal)
     return out
@@ -137,7 +137,7 @@ def _gradient(qkv: Tensor, upper: Tensor, bounds: Tensor, key: Tensor, longest: 
 
 
 def room(qkv: Tensor, *settings: object) -> Tensor:
-    """For mixed values [T, H, K]."""
+    """Allocates attention outputs [T, H, K]."""
     return qkv.new_empty(qkv.shape[0], *qkv.shape[2:])
 
 
@@ -152,13 +152,13 @@ def _launch(kernel, tensors, bounds: Tensor, key: Tensor, longest: int, rate: fl
 
 
 def _fitting(size: int, width: int, weights: int, memory: int) -> tuple[int, int, dict[str, int]]:
-    """Programs on a multiprocessor, heads that each loads ahead, its warps and registers. `weights` tiles [size, size] are
-    held beside the tokens' [size, width]: one forward, two for the gradient (timings: docs/lab-notes.md)."""
+    """Returns programs per multiprocessor, heads that each loads ahead, its warps and registers. A program holds `weights`
+    tiles [size, size], one forward and two backward, beside the tokens' [size, width] (timings: docs/lab-notes.md)."""
     if size < 64:
         return 8, 3, dict(num_warps=2)
     together = max(1, 2**14 // (size * max(64, width)) // weights)
     left = memory // together - 1024 - weights * size**2
-    ahead = min(3, max(1, left // ((weights + 2) * 2 * size * width)))  # q, k, v and `upper`, of 16 bits
+    ahead = min(3, max(1, left // ((weights + 2) * 2 * size * width)))  # q, k, v and `upper`, of 2 bytes a value
     return together, ahead, dict(num_warps=size // 16, maxnreg=min(255, 2**16 // (2 * size * together)))
 
 

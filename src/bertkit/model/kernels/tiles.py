@@ -1,9 +1,9 @@
-"""Attention of longer sequences as Triton kernels that read the packed row, tile by tile (Dao et al., 2022).
+"""Attention for longer sequences as Triton kernels that read the packed row, tile by tile (Dao et al., 2022).
 
-A program holds some queries and goes over all keys of their sequence, or the other way round for the gradient of keys and
-values. Nothing is added up in memory, so that the same input gives the same bits. What a tile has behind a sequence's last
-token is that token once more: it is read, not asked about, and weighs nothing. Up to 128 tokens `short.attend_short` is
-faster. `attention._attend_in_grids` is the same in plain torch; tests/model/test_kernels.py holds them together.
+A program holds some queries and loops over all keys of their sequence, or the other way round for the gradient of keys and
+values. Nothing is accumulated in memory, so the same input gives the same bits. After a sequence's last token, a tile
+repeats that token: it is loaded without a check, and gets no weight. Up to 128 tokens `short.attend_short` is faster.
+`attention._attend_in_grids` is the plain torch version; tests/model/test_kernels.py compares them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.library import register_autograd, register_fake
 from bertkit.model.kernels import operator
 from bertkit.model.kernels.short import LOG2E, drawn, kept, room
 
-TILES = {  # queries and keys of a tile, warps, stages of loading ahead
+TILES = {  # queries and keys per tile, warps, pipeline stages
     "forward": (64, 64, 4, 3),
     "keys": (32, 64, 4, 3),
     "queries": (64, 32, 4, 3),
@@ -26,7 +26,7 @@ TILES = {  # queries and keys of a tile, warps, stages of loading ahead
 
 @triton.jit
 def _span(bounds, tiles, size: tl.constexpr):
-    """The tile of this program, where its sequence begins, how long that is, and a number for its first row."""
+    """Returns this program's tile, the beginning and length of its sequence, and the number of its first row for dropout."""
     sequence, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     begin = tl.load(bounds + sequence).to(tl.int64)
     number = (sequence * tl.num_programs(1) + tl.program_id(1)) * size
@@ -35,14 +35,14 @@ def _span(bounds, tiles, size: tl.constexpr):
 
 @triton.jit
 def _drawn_quickly(place, key):
-    """A random odd number by half of the hash of `drawn`, which will do for one factor of two."""
+    """Returns a random odd number by half of the hash of `drawn`, which suffices for one of two factors."""
     h = (place + key).to(tl.uint32) * 2246822507
     return (h ^ (h >> 15)) | 1
 
 
 @triton.jit
 def _scores(q, k, row, column, start, n, causal: tl.constexpr):
-    """Products of queries and keys [rows, columns]; -inf where nobody may look, which is asked where it may be so."""
+    """Returns q kᵀ [rows, columns], -inf where a query may not see a key; checked only where that can happen."""
     scores = tl.dot(q, tl.trans(k))
     if causal:
         scores = tl.where(column[None, :] <= row[:, None], scores, float("-inf"))
@@ -68,7 +68,7 @@ def _tiles_forward(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """out [T, H, K]; totals [H, T] are the softmax's denominators, as powers of two."""
+    """Writes out [T, H, K], and to totals [H, T] the log2 of the softmax's denominators."""
     tile, begin, n, number = _span(bounds, tiles, size)
     head, key = tl.program_id(1), tl.load(keys)
     if tile * rows < n:
@@ -91,7 +91,7 @@ def _tiles_forward(
             total = total * shrink + tl.sum(e, 1)
             if rate > 0:
                 keep = kept(mark[:, None], _drawn_quickly(column, key)[None, :], rate)
-                e *= tl.where(keep, 1.0, 0.0)  # chosen directly, they would be after the cast, half a word each
+                e *= tl.where(keep, 1.0, 0.0)  # a select would be moved after the cast, to half a word each
             mixed = tl.dot(e.to(v.dtype), v, mixed * shrink[:, None])
             top = higher
         to = out + (begin + row[:, None]) * (heads * width) + head * width + across
@@ -119,8 +119,8 @@ def _tiles_backward_queries(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """The gradient of queries into out [T, 3, H, K], from the gradient `upper` [T, H, K] of the mixed `values`; and deltas
-    [H, T], the sums of both one's products, that keys want too."""
+    """Writes the gradient of queries to out [T, 3, H, K], from the gradient `upper` [T, H, K] of the outputs `values`; and
+    to deltas [H, T] the dot products of both, which the gradient of keys needs too."""
     tile, begin, n, number = _span(bounds, tiles, size)
     head, key = tl.program_id(1), tl.load(keys)
     if tile * rows < n:
@@ -171,7 +171,7 @@ def _tiles_backward_keys(
     rows: tl.constexpr,
     columns: tl.constexpr,
 ):
-    """The gradients of keys and values into out [T, 3, H, K]."""
+    """Writes the gradients of keys and values to out [T, 3, H, K]."""
     tile, begin, n, number = _span(bounds, tiles, size)
     head, key = tl.program_id(1), tl.load(keys)
     if tile * columns < n:
@@ -210,7 +210,7 @@ def _tiles_backward_keys(
 
 @operator("attend_tiles")
 def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: float, causal: bool) -> tuple[Tensor, Tensor]:
-    """Mixed values [T, H, K] of q, k and v [T, 3, H, K], and what the gradient needs [H, T]; key seeds dropout."""
+    """Returns attention outputs [T, H, K] for qkv [T, 3, H, K], and softmax denominators [H, T]; key seeds dropout."""
     out, totals = _room(qkv)
     _launch(_tiles_forward, "forward", (qkv, out, totals), bounds, key, longest, rate, causal)
     return out, totals
@@ -218,7 +218,7 @@ def attend_tiles(qkv: Tensor, bounds: Tensor, key: Tensor, longest: int, rate: f
 
 @operator("attend_tiles_backward")
 def _gradient(tensors: list[Tensor], longest: int, rate: float, causal: bool) -> Tensor:
-    """Of q, k and v, from what `_keep` kept and the gradient of mixed values."""
+    """Returns the gradient of q, k and v, from what `_keep` saved and the gradient of the outputs."""
     qkv, out, totals, bounds, key, upper = tensors
     upper, found, deltas = upper.contiguous(), torch.empty_like(qkv), torch.empty_like(totals)
     settings = bounds, key, longest, rate, causal
@@ -228,7 +228,7 @@ def _gradient(tensors: list[Tensor], longest: int, rate: float, causal: bool) ->
 
 
 def _room(qkv: Tensor, *settings: object) -> tuple[Tensor, Tensor]:
-    """For mixed values [T, H, K], and softmax's denominators [H, T]."""
+    """Allocates attention outputs [T, H, K], and softmax's denominators [H, T]."""
     return room(qkv), qkv.new_empty(qkv.shape[2], qkv.shape[0], dtype=torch.float32)
 
 

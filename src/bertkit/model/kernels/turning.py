@@ -1,5 +1,5 @@
-"""Queries and keys turned by their places' angles in one Triton kernel, where torch takes ten; the gradient is turned back
-by the same one. model/positions.py has the same in plain torch."""
+"""Rotary position embedding in one Triton kernel, where torch takes ten; the same kernel rotates the gradient back.
+model/positions.py has the plain torch version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.library import register_autograd, register_fake
 
 from bertkit.model.kernels import operator
 
-ROWS = tl.constexpr(32)  # tokens of a tile; it is one head wide
+ROWS = tl.constexpr(32)  # tokens of a tile, which is one head wide
 
 
 @triton.jit
@@ -29,8 +29,8 @@ def _turn(qkv, cosine, sine, out, count, way: tl.constexpr, heads: tl.constexpr,
 
 
 def quick_turned(qkv: Tensor, cosine: Tensor, sine: Tensor, way: float) -> Tensor:
-    """Queries and keys of [T, 3, H, K] turned, forth or, with a way of -1, back; values as they are. Has no gradient, nor an
-    operator's cost."""
+    """Rotates the queries and keys of [T, 3, H, K] forward or, with a way of -1, back, and copies the values. Has no
+    gradient, but also no operator's overhead."""
     count, _, heads, width = qkv.shape
     qkv, out = qkv.contiguous(), torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     grid = (triton.cdiv(max(1, count), ROWS.value), 3 * heads)
