@@ -1,4 +1,4 @@
-"""Checks before every route: the key, the size of the body, the time it takes; and the log and metrics of requests."""
+"""What every request passes before its route: the key, the limits on its body, the timeout; and the log and metrics."""
 
 import asyncio
 import hmac

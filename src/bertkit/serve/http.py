@@ -35,7 +35,7 @@ from bertkit.tasks.qa import Answered, Span
 
 LOOKED_AT = 3_000_000  # attention weights in an answer, over all layers and heads: some 40 MB of JSON
 SAID = {"model_attributes_type": "expected a JSON object, with Content-Type: application/json"}  # clearer than pydantic's
-INLINE = 2000  # characters up to which counting tokens is faster than starting a thread for it
+INLINE = 2000  # characters up to which counting tokens is faster than handing it to a thread
 TOLD = 10  # errors reported per body; formatting more would keep other requests waiting
 Named = TypeVar("Named")
 Strings = Annotated[list[str], Field(fail_fast=True)]
@@ -53,7 +53,7 @@ if not TYPE_CHECKING:
 
 
 class Asked(BaseModel):
-    """The field that all requests share."""
+    """The base of the requests: which model to ask."""
 
     model_config = ConfigDict(extra="forbid")
     model: str | None = Field(None, description="A name from /v1/models; by default the first model that can answer.")
@@ -217,7 +217,7 @@ async def ask(asked: Ask, request: Request) -> Answers[Answered]:
 
 @router.post("/v1/choose")
 async def choose(asked: Choose, request: Request) -> Answers[Chosen]:
-    """Returns the option that fits the prompt best."""
+    """Returns which option fits the prompt best, and each option's probability."""
     return await _answer(request, asked, "choose", [records.Choice(asked.prompt, tuple(asked.options))])
 
 

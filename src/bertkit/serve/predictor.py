@@ -205,7 +205,7 @@ class Model:
         return self.answer([Question(*both) for both in _paired(question, context)], "qa")
 
     def choose(self, prompt: str, options: Sequence[str]) -> Chosen:
-        """Returns the option that fits the prompt best."""
+        """Returns which option fits the prompt best, and each option's probability."""
         if isinstance(options, str) or not len(options):
             raise InputError(f"the options are {options!r}; expected a list of texts")
         return self.answer([Choice(prompt, tuple(options))], "choice")[0]
