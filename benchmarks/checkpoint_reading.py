@@ -1,4 +1,4 @@
-"""How long does it take to read a TensorFlow 1 checkpoint of BERT-base, every checksum verified?"""
+"""How long does it take to read a TensorFlow 1 checkpoint of BERT-base, with every checksum verified?"""
 
 import json
 import tempfile
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def write_base(folder: Path) -> None:
-    """BERT-base with random weights, under Google's names."""
+    """Writes BERT-base with random weights, under Google's names."""
     config = bertkit.sized("base")
     theirs = families.to_hugging_face(Pretraining(config).state_dict(), members.BERT, config.layers)[0]
     write_checkpoint(folder / "bert_model.ckpt", dict(google_variable(name, tensor) for name, tensor in theirs.items()))

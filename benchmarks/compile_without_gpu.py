@@ -1,9 +1,9 @@
-"""Does a pre-training step compile for an H200, on a machine without a GPU? How long that takes, and how many kernels it is.
+"""Does a pre-training step compile for an H200 on a machine without a GPU, in what time and to how many kernels?
 
-`python benchmarks/compile_without_gpu.py fast-base bert-base,precision=fp8`: recipes, each with settings behind commas.
-Forward and backward are followed with tensors that hold no numbers, and every kernel of the compiler's is made for that GPU,
-but none runs; TORCH_LOGS=output_code shows them. It needs a torch that was built for CUDA, and a C compiler. What would ask
-the driver is told what an H200 would say: it was written for torch 2.11, others may ask more. What is timed is left out.
+`python benchmarks/compile_without_gpu.py fast-base bert-base,precision=fp8`: recipes, each with settings after commas.
+Forward and backward are traced with fake tensors, and all kernels are compiled for that GPU, but none runs;
+TORCH_LOGS=output_code shows them. Needs a torch built for CUDA, and a C compiler. Queries to the driver get an H200's
+answers; this was written for torch 2.11, and other versions may query more. Optimizations that time kernels are left out.
 """
 
 import os
@@ -41,17 +41,17 @@ def main() -> None:
 
 
 def pretended(folder: Path) -> dict[str, str]:
-    """An environment in which CUDA's libraries find one device."""
+    """Returns an environment in which CUDA's libraries find one device."""
     for source, library in ((RUNTIME, "runtime.so"), (DRIVER, "libcuda.so.1")):
         command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(folder / library)]
         subprocess.run(command, input=source, text=True, check=True)
     caches = dict(TORCHINDUCTOR_CACHE_DIR=str(folder / "inductor"), TRITON_CACHE_DIR=str(folder / "triton"))
-    threads = dict(TORCHINDUCTOR_COMPILE_THREADS="1")  # other processes would ask for a driver
+    threads = dict(TORCHINDUCTOR_COMPILE_THREADS="1")  # worker processes would need a driver
     return dict(LD_PRELOAD=str(folder / "runtime.so"), LD_LIBRARY_PATH=str(folder)) | caches | threads
 
 
 def pretend() -> None:
-    """Has Python's side of torch and Triton find an H200."""
+    """Makes the Python side of torch and Triton find an H200."""
     import torch._dynamo.device_interface
     import torch._functorch.config
     import torch._inductor.compile_fx
@@ -79,19 +79,19 @@ def pretend() -> None:
     torch._inductor.runtime.triton_helpers.set_driver_to_gpu = lambda: triton.runtime.driver.set_active(driver)
     torch._inductor.runtime.triton_heuristics.CachingAutotuner._make_launchers = counted  # type: ignore[method-assign]
     output_code.CompiledFxGraph.__call__ = stop  # type: ignore[assignment, method-assign]
-    config.joint_graph_constant_folding = config.shape_padding = False  # these compute
+    config.joint_graph_constant_folding = config.shape_padding = False  # these run computations
     torch._functorch.config.force_non_lazy_backward_lowering = True
 
 
 def answer(place: Any, *, static: bool = False, **said: Any) -> None:
-    """Has functions of a module or class give these values, whatever they are asked."""
+    """Replaces functions of a module or class by ones that return these values for any arguments."""
     for name, value in said.items():
         function = lambda *_, value=value, **__: value  # noqa: E731 (one function for each)
         setattr(place, name, staticmethod(function) if static else function)
 
 
 class Driver:
-    """Triton's."""
+    """Triton's driver."""
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget
@@ -103,7 +103,7 @@ class Driver:
 
 
 class Compiled(Exception):
-    """All that was to be made is there."""
+    """Raised when everything is compiled."""
 
 
 def stop(*_: Any) -> None:
@@ -119,7 +119,7 @@ def counted(kernel: Any) -> None:
 
 
 def compiled_step(words: str) -> dict[str, Any]:
-    """Compiles the step of a recipe with some settings."""
+    """Compiles the step of a recipe with settings, given as one word, and returns a row of the table."""
     import torch
     from support.stores import made_up_store
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -1,9 +1,8 @@
-"""How fast does a processor turn texts into vectors? bertkit beside transformers, ONNX Runtime, OpenVINO and others.
+"""How fast does a CPU turn texts into vectors? bertkit compared with transformers, ONNX Runtime, OpenVINO and others.
 
-Text in, mean-pooled vectors out, tokenizing included; the same real sentences, and paragraphs of up to 150 words, for all.
-Systems take turns, and the best of several rounds counts: what else a machine does hits them alike, and the time that a
-process had on the cores not at all. Peers that take batches get their texts sorted by length, in the best of three batch
-sizes.
+Text in, mean-pooled vectors out, tokenization included, on the same real sentences and paragraphs of up to 150 words.
+Systems take turns, and the best of several rounds counts: other work on the machine affects all of them alike, and CPU time
+not at all. Peers that take batches get texts sorted by length, in the best of three batch sizes.
 """
 
 import sys
@@ -76,7 +75,7 @@ def measure(title: str, model: Path, folder: Path, count: int, options) -> None:
 
 
 def make_systems(model: Path, folder: Path, some: list[str]) -> dict[str, Embed]:
-    """Peers first."""
+    """Returns a function for each system that embeds texts."""
     theirs = transformers.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(model, model_max_length=LENGTH)
     pipeline = transformers.pipeline("feature-extraction", model=theirs, tokenizer=tokenizer, device="cpu")
@@ -117,7 +116,7 @@ def asked(model: Path, **how: Any) -> Embed:
 
 
 def best(tokenizer, forward: Callable[[dict], np.ndarray], some: list[str]) -> Embed:
-    """Batches of texts sorted by length, of the size that suits."""
+    """Returns a function that embeds texts in batches sorted by length, in the fastest of three batch sizes."""
 
     def embed(texts: list[str], size: int) -> np.ndarray:
         encoded = tokenizer(texts, truncation=True, max_length=LENGTH)
@@ -144,7 +143,7 @@ def best(tokenizer, forward: Callable[[dict], np.ndarray], some: list[str]) -> E
 def runtime(file: Path) -> Callable[[dict], np.ndarray]:
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads, settings.log_severity_level = cores(), 3
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as bertkit has it
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")  # as in bertkit
     session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
     return lambda grid: session.run(None, grid)[0]
 
@@ -174,7 +173,7 @@ class Calibration(CalibrationDataReader):
 
 
 def export_theirs(model, file: Path, tokenizer, some: list[str]) -> None:
-    """The usual export of transformers' model, and its usual two ways to 8 bits."""
+    """Exports transformers' model the usual way, and quantizes it to int8 in the two usual ways."""
     names = list(tokenizer("x"))
     plain = type(model)._from_config(model.config, attn_implementation="eager").eval()
     plain.load_state_dict(model.state_dict())
@@ -195,7 +194,7 @@ def export_theirs(model, file: Path, tokenizer, some: list[str]) -> None:
 
 
 def latencies(embed: Embed, texts: list[str]) -> list[float]:
-    """Milliseconds for one short text after the other."""
+    """Returns the milliseconds for each short text, one at a time."""
     found = []
     for text in texts:
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How fast does text become a store, and the store batches? The whole real corpus, one worker; then rows of examples."""
+"""How fast does text become a store, and a store batches? The whole real corpus with one worker, then rows of examples."""
 
 import os
 import tempfile
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def prepared(tokenizer: Tokenizer, out: Path) -> tuple[Store, float]:
-    """The store, made by a process of its own so that its memory can be told."""
+    """Prepares the store in a process of its own, and returns it with the process's peak memory in MB."""
     child = os.fork()
     if child == 0:
         prepare_store(Corpus([data() / "corpus"]), tokenizer, out)

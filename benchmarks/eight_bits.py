@@ -1,7 +1,7 @@
-"""Does training in 8 bits learn as in 16? The same steps of bertkit pretrain on the same examples, loss beside loss.
+"""Does training in fp8 learn as well as in bf16? The same steps of bertkit pretrain on the same examples, losses compared.
 
-`python benchmarks/eight_bits.py STORE --size large`. Blocks have their norms first, and Muon trains them: as the paper has
-them, 500 steps teach little more than how frequent pieces are. --plot FILE draws the curves.
+`python benchmarks/eight_bits.py STORE --size large`. Blocks are pre-norm and trained with Muon: with the paper's blocks and
+optimizer, 500 steps teach little more than piece frequencies. --plot FILE draws the curves.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("store")
     parser.add_argument("--size", default="base")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--tokens", type=int, default=65_536, help="of a step")
+    parser.add_argument("--tokens", type=int, default=65_536, help="per step")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--every", type=int, default=50, help="steps between rows of the table")
     parser.add_argument("--plot", default="")
@@ -58,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 
 def train(options: argparse.Namespace, run: Path) -> None:
-    """As bertkit pretrain does, but for the artifact: no member of the family has norms first and all else as BERT."""
+    """Trains as bertkit pretrain does, without an artifact: no member of the family is pre-norm and otherwise BERT."""
     told = [*SETTINGS.split(), f"steps={options.steps}", f"lr={options.lr}", f"precision={run.name}", "log_every=10"]
     told += [f"batch_tokens={options.tokens}", f"row_tokens={options.tokens}"]
     recipe, store = change(find_recipe(f"bert-{options.size}"), told), Store(options.store)
@@ -70,7 +70,7 @@ def train(options: argparse.Namespace, run: Path) -> None:
 
 
 def curve(run: Path) -> dict[int, dict]:
-    """What was measured, by step."""
+    """Returns what was measured, by step."""
     found = dict[int, dict]()
     for row in read_metrics(run):
         found.setdefault(row["step"], {}).update(row)
@@ -78,7 +78,7 @@ def curve(run: Path) -> dict[int, dict]:
 
 
 def compared(rows: list[dict]) -> dict:
-    """Losses in each precision, as trained and held out where that was measured."""
+    """Returns the losses in each precision, in training and, where measured, held out."""
     both, found = list(zip(PRECISIONS, rows, strict=True)), "held_out_loss" in rows[0]
     told = {precision: f"{row['masked_loss']:.3f}" for precision, row in both}
     return told | {f"{precision}, held out": f"{row['held_out_loss']:.3f}" if found else "" for precision, row in both}

@@ -1,8 +1,8 @@
-"""How fast is each member of the family? bertkit beside its transformers class, compiled, in one process.
+"""How fast is each member of the family? bertkit compared with its transformers class, both compiled, in one process.
 
-Training is masked pieces (15%) on packed examples, forward, backward and AdamW; inference is the encoder alone on texts of
-mixed lengths. transformers pads each example to the length. Tokens are those of the examples. `--window` measures window
-attention alone from 512 tokens up.
+Training is masked language modelling (15%) on packed examples: forward, backward and AdamW. Inference is the encoder alone
+on texts of mixed lengths. transformers pads each example to the length; padding does not count as tokens. `--window`
+measures only windowed attention, from 512 tokens up.
 """
 
 import gc
@@ -124,7 +124,7 @@ def train_theirs(name: str, config, length: int, options, device: torch.device) 
 
 
 def grid_of(row, name: str) -> dict[str, torch.Tensor]:
-    """A row's examples as transformers takes them."""
+    """Returns a row's examples in the form that transformers takes."""
     bounds = row.batch.boundaries.unique().tolist()
     ends = [bound for bound in bounds if bound <= row.tokens]
     told = torch.full_like(row.batch.ids, NOTHING)
@@ -140,7 +140,7 @@ def grid_of(row, name: str) -> dict[str, torch.Tensor]:
 
 
 def texts(length: int, tokens: int) -> list[np.ndarray]:
-    """Texts of mixed lengths, an eighth of `length` up to all of it."""
+    """Returns texts of mixed lengths, from an eighth of `length` to all of it."""
     draw = np.random.default_rng(0)
     sizes = draw.integers(length // 8, length + 1, tokens // (length // 2))
     return [draw.integers(5, PIECES, size) for size in sizes]
@@ -180,7 +180,7 @@ def read_theirs(name: str, config, length: int, options, device: torch.device) -
 
 
 def windows(length: int, device: torch.device) -> dict:
-    """Forward and backward of window attention over 32,768 tokens."""
+    """Times forward and backward of windowed attention over 32,768 tokens."""
     batch = lay([np.ones(length, np.int64)] * (32_768 // length)).map(torch.from_numpy).to(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     qkv = torch.randn(32_768, 3, 12, 64, device=device, dtype=dtype, requires_grad=True)
@@ -195,7 +195,7 @@ def windows(length: int, device: torch.device) -> dict:
 
 
 def timed(step, steps: int, device: torch.device, tokens: float) -> float:
-    """Tokens a second: the best of three times, after warm-up."""
+    """Returns tokens per second: the best of three measurements, after warm-up."""
     step(0)  # compiles
     with alone():
         seconds(step, 4, device)

@@ -1,8 +1,8 @@
-"""How fast is fine-tuning? bertkit beside transformers.Trainer: same model, inputs, batch in examples and schedule.
+"""How fast is fine-tuning? bertkit compared with transformers.Trainer: same model, inputs, batch size and schedule.
 
-Trainer gets batches grouped by length and padded to their longest, fused AdamW and, on a GPU, loader workers. On a processor
-both run in 32 bits and in bf16. Steady is the second half of the steps; end to end is all of it, compilation included,
-without evaluation. All are scored on dev by the same code, in 32 bits on a processor.
+Trainer gets batches grouped by length and padded to their longest, fused AdamW and, on a GPU, loader workers. On a CPU both
+run in fp32 and in bf16. Steady is the second half of the steps; end to end is everything but evaluation, compilation
+included. All are scored on dev by the same code, in fp32 on a CPU.
 """
 
 import gc
@@ -169,7 +169,7 @@ def example(one, task) -> dict:
 
 
 def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
-    """Padded to the longest of the batch."""
+    """Pads the examples to the longest of the batch."""
     longest = max(len(one["input_ids"]) for one in examples)
     names = [name for name in ("input_ids", "token_type_ids") if name in examples[0]]
     grid = {name: torch.zeros(len(examples), longest, dtype=torch.long) for name in (*names, "attention_mask")}

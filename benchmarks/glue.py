@@ -1,8 +1,8 @@
-"""What is a model worth? Fine-tunes it on every task whose files are there, and puts its dev figures beside published ones.
+"""How good is a model? Fine-tunes it on every task whose files are there, and compares its dev scores with published ones.
 
-`python benchmarks/glue.py MODEL`: small sets with three seeds, of which the median counts; of several --rates the one that
-suits a set best on dev, as the paper chose it. Several runs share a GPU, best under NVIDIA's MPS; those of short texts come
-first, as small kernels stand in line behind large ones, of which half as many are enough. With --log, no run is repeated.
+`python benchmarks/glue.py MODEL`: small sets are run with three seeds, and the median counts; of several --rates, each set's
+best on dev counts, as in the paper. Several runs share a GPU, preferably under NVIDIA's MPS; sets of short texts come first,
+as small kernels queue behind large ones, then those of long texts, half as many at once. With --log, no run is repeated.
 GLUE-6 is the mean of CoLA, SST-2, MRPC (F1), STS-B, QNLI and RTE.
 """
 
@@ -29,8 +29,8 @@ SMALL = ("glue/cola", "glue/mrpc", "glue/stsb", "glue/rte", "glue/wnli")  # with
 OTHERS = ("glue/qqp", "glue/wnli", "boolq", "squad/v1", "squad/v2", "hellaswag", "conll2003")
 LONGEST = ("squad/v1", "hellaswag", "squad/v2")
 LONG = (*LONGEST, "boolq", "conll2003")  # these have long texts
-SLOWEST = ("glue/qnli", "glue/sst2", *LONGEST)  # begin first, so that nobody waits for one
-BERT_BASE = {  # the paper's, on dev where it says so, else on test
+SLOWEST = ("glue/qnli", "glue/sst2", *LONGEST)  # these start first, so that no long run is left for the end
+BERT_BASE = {  # from the paper: on dev where given there, otherwise on test
     **{"glue/cola": 52.1, "glue/sst2": 92.7, "glue/mrpc": 86.7, "glue/stsb": 85.8, "glue/qnli": 88.4, "glue/rte": 66.4},
     **{"squad/v1": 88.5, "conll2003": 96.4},
 }
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
-    """A row for each set, and one for GLUE-6 if all of it is there."""
+    """Returns a row for each set, and one for GLUE-6 if it is complete."""
     rates, by_size = options.rates.split(","), sorted(names, key=lambda name: (*SLOWEST, name).index(name))
     seeds = {name: range(options.seeds if name in SMALL else 1) for name in names}
     plans, runs = [(name, rate, seed) for name in by_size for rate in rates for seed in seeds[name]], logged(options)
@@ -60,7 +60,7 @@ def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:
 
 
 def logged(options: argparse.Namespace) -> dict[tuple[str, str, int], dict]:
-    """The runs of this model, with these settings, that the log tells of."""
+    """Returns the runs in the log that are of this model, with these settings."""
     log = Path(options.log)
     rows = [json.loads(line) for line in log.read_text().splitlines()] if options.log and log.exists() else []
     return {(row["set"], row["rate"], row["seed"]): row for row in rows if row["of"] == told_of(options)}
@@ -71,7 +71,7 @@ def told_of(options: argparse.Namespace) -> str:
 
 
 def best_row(name: str, runs: list[dict]) -> dict:
-    """The runs of one set, at the learning rate whose median is best."""
+    """Returns a set's row of the table, from its runs at the learning rate with the best median."""
     by_rate = defaultdict(list)
     for run in runs:
         by_rate[run["rate"]].append(run)
@@ -85,28 +85,28 @@ def best_row(name: str, runs: list[dict]) -> dict:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("--name", default="", help="what to call it in the table")
-    parser.add_argument("--tasks", default="", help="some of the sets, with commas between")
+    parser.add_argument("--name", default="", help="the model's name in the table")
+    parser.add_argument("--tasks", default="", help="comma-separated sets instead of all")
     return with_amounts(parser).parse_args()
 
 
 def with_amounts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rates", default="", help="learning rates, with commas between; without, what suits the model")
-    parser.add_argument("--small_epochs", type=int, default=0, help="of the small sets; 0 for the paper's three")
+    parser.add_argument("--rates", default="", help="comma-separated learning rates; by default the model's own")
+    parser.add_argument("--small_epochs", type=int, default=0, help="for the small sets; 0 for the paper's three")
     parser.add_argument(
-        "--long_epochs", type=int, default=0, help="of SQuAD and HellaSwag; 0 for the published three or two"
+        "--long_epochs", type=int, default=0, help="for SQuAD and HellaSwag; 0 for the published three or two"
     )
     parser.add_argument("--at_once", type=int, default=6, help="runs that share the device")
-    parser.add_argument("--log", default="", help="a file for every run as it ends; those that are in it are not repeated")
+    parser.add_argument("--log", default="", help="a file that collects finished runs; those in it are not repeated")
     parser.add_argument(
-        "--tune", type=setting, action="append", default=[], help="a setting of fine-tuning: layer_decay=0.85"
+        "--tune", type=setting, action="append", default=[], help="a fine-tuning setting, such as layer_decay=0.85"
     )
     return parser
 
 
 def setting(text: str) -> str:
-    """Refused here if there is none such, not after minutes of pre-training."""
+    """Checks a setting here, so that a wrong one is not refused after minutes of pre-training."""
     try:
         change(Tuning(), [text])
     except InputError as error:
@@ -115,7 +115,7 @@ def setting(text: str) -> str:
 
 
 def tune(name: str, rate: str, seed: int, options: argparse.Namespace, scratch: Path) -> dict:
-    """One run of the command, and its headline on dev in percent."""
+    """Runs the command once, and returns its headline metric on dev in percent."""
     out = scratch / f"{name.replace('/', '-')}-{rate}-{seed}"
     words = ["finetune", name, "--model", options.model, "--data-dir", str(data() / "tasks"), "--out", str(out)]
     epochs = options.small_epochs if name in SMALL else options.long_epochs if name in LONGEST else 0

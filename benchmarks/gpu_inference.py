@@ -1,6 +1,6 @@
-"""How fast does a GPU turn texts into vectors? bertkit beside transformers with SDPA, compiled and not.
+"""How fast does a GPU turn texts into vectors? bertkit compared with transformers with SDPA, compiled and not.
 
-Encoded texts in, mean-pooled vectors out, bf16, on the same real texts of mixed lengths: sentences of SST-2 and MRPC,
+Encoded texts in, mean-pooled vectors out, in bf16, on the same real texts of mixed lengths: sentences of SST-2 and MRPC,
 paragraphs of SQuAD. transformers gets them sorted by length, padded to a multiple of 64, in the best of three batch sizes.
 """
 
@@ -68,7 +68,7 @@ def make_systems(size: str, texts: list[np.ndarray], budget: int) -> dict[str, R
 
 
 def ours(runner: Runner, budget: int) -> Read:
-    """In batches of so many tokens, or of as many as the runner would take."""
+    """Returns a function that embeds texts in batches of `budget` tokens, or of the runner's own budget if it is 0."""
     budget = budget or runner.budget
     shapes = Shapes(budget, (32, 64, 128, 256, LONGEST), 3.0) if runner.compiled else None
     cut: dict[str, Any] = dict(budget=budget, shapes=shapes, grids=runner.grids, threads=threads_for(runner.device))
@@ -76,7 +76,7 @@ def ours(runner: Runner, budget: int) -> Read:
 
 
 def best(model, texts: list[np.ndarray]) -> Read:
-    """transformers in the batch size that suits."""
+    """Returns a function that embeds texts with transformers, in the fastest of three batch sizes."""
     some = texts[:: max(1, len(texts) // 1024)]
     found = {}
     for size in (32, 128, 512):

@@ -17,11 +17,11 @@ from itertools import cycle
 from pathlib import Path
 from typing import IO
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the checkpoint writer
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for tests/support
 
 
 def data() -> Path:
-    """The folder with real tasks, corpus and weights; without it a benchmark on real data cannot run."""
+    """Returns the folder with real tasks, corpus and weights; without it, skips the benchmark."""
     folder = os.environ.get("BERTKIT_DATA")
     if not folder:
         print(f"{Path(sys.argv[0]).name}: skipped, needs real data: set BERTKIT_DATA to a folder with corpus/ and weights/")
@@ -30,7 +30,7 @@ def data() -> Path:
 
 
 def texts(megabytes: float) -> Iterator[str]:
-    """Documents of the real corpus, a file at a time in turn, up to a size in UTF-8."""
+    """Yields documents of the real corpus, file by file, up to a size in UTF-8."""
     from bertkit.text.corpus import Corpus
 
     left = megabytes * 1e6
@@ -46,8 +46,8 @@ def sentences() -> list[str]:
 
 
 def mixed_texts(count: int) -> list[str]:
-    """Four in eight are film reviews' sentences, three are of the news, one is a paragraph of Wikipedia."""
-    words = 150  # of a paragraph
+    """Returns texts of which four in eight are sentences of film reviews, three of news, and one a Wikipedia paragraph."""
+    words = 150  # per paragraph
     news = [line.split("\t")[3] for line in (data() / "tasks/MRPC/dev.tsv").read_text().splitlines()[1:]]
     articles = json.loads((data() / "tasks/squad/dev-v1.1.json").read_text())["data"]
     paragraphs = [
@@ -64,7 +64,7 @@ def minilm() -> Path:
 
 
 def machine() -> str:
-    """Processor, cores and versions, for the head of a result."""
+    """Returns the CPU, its cores and the versions of packages, for the header of a result."""
     facts = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in facts if line.startswith("model name")), "?")
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "tokenizers", "transformers", "numpy"))
@@ -86,8 +86,8 @@ def report(title: str, rows: list[dict]) -> None:
 
 @cache
 def line_up() -> tuple[IO[str], IO[str]]:
-    """Takes part in turns: benchmarks started together compile side by side, and are timed while no other does anything. The
-    first lock is had together by those that compile, alone by the one that is timed; the second by all that wait."""
+    """Takes part in turns: benchmarks started together compile in parallel, but are timed one at a time, with nothing else
+    running. The first lock is shared to compile and exclusive to be timed; the second is shared by all that wait."""
     turn, queue = ((Path(tempfile.gettempdir()) / f"bertkit-benchmark.{name}").open("w") for name in ("turn", "queue"))
     fcntl.flock(turn, fcntl.LOCK_SH)
     return turn, queue
@@ -95,11 +95,11 @@ def line_up() -> tuple[IO[str], IO[str]]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """A turn on the accelerator. Who had one goes on when all that wait had theirs, or it would keep them waiting."""
+    """Gives exclusive use of the accelerator, and then waits until all that wait have had their turn, to not delay them."""
     turn, queue = line_up()
     fcntl.flock(queue, fcntl.LOCK_SH)
     fcntl.flock(turn, fcntl.LOCK_EX)
-    time.sleep(0.2)  # what others had begun comes to an end
+    time.sleep(0.2)  # lets work that others have queued finish
     yield
     fcntl.flock(turn, fcntl.LOCK_UN)
     fcntl.flock(queue, fcntl.LOCK_UN)
@@ -109,7 +109,7 @@ def alone() -> Iterator[None]:
 
 
 def arguments(description: str, **defaults: float | str) -> argparse.Namespace:
-    """Numbers that may be changed on the command line."""
+    """Parses command-line options with these names, defaults and types."""
     parser = argparse.ArgumentParser(description=description)
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=type(value), default=value)

@@ -1,8 +1,8 @@
-"""What does a recipe give for its minutes? Pre-trains with several budgets, and fine-tunes what came of each on GLUE-6, or
-with --tasks on other sets too.
+"""What does a recipe reach in a given time? Pre-trains with several budgets, and fine-tunes the model of each on GLUE-6, or
+on the sets of --tasks.
 
-`python benchmarks/minutes.py STORE --recipe fast-base --budgets 5m,10m,20m`. A budget counts the time of training alone; the
-seconds of the whole command, with compilation and the last evaluation, stand beside it.
+`python benchmarks/minutes.py STORE --recipe fast-base --budgets 5m,10m,20m`. A budget counts training time only; the table
+also has the seconds of the whole command, with compilation and the last evaluation.
 """
 
 import argparse
@@ -29,8 +29,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("store")
     parser.add_argument("--recipe", default="fast-base")
     parser.add_argument("--budgets", default="5m,10m,20m")
-    parser.add_argument("--keep", default="minutes", help="the folder for the runs; what is there already goes on")
-    parser.add_argument("--tasks", default=",".join(GLUE6), help="sets to fine-tune on, with commas between, or all")
+    parser.add_argument("--keep", default="minutes", help="the folder for the runs; runs found there are resumed")
+    parser.add_argument("--tasks", default=",".join(GLUE6), help="comma-separated sets to fine-tune on, or all")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the recipe")
     return with_amounts(parser).parse_args()
 
@@ -50,7 +50,7 @@ def row_of(budget: str, run: Path, options: argparse.Namespace) -> dict:
 
 
 def figures(run: Path) -> dict:
-    """How much it read, and the loss on what it did not."""
+    """Returns a run's steps, tokens and held-out loss."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     tokens = max(row.get("tokens", 0) for row in rows)
     held_out = [row["held_out_loss"] for row in rows if "held_out_loss" in row]

@@ -1,4 +1,4 @@
-"""Does a prediction survive? A file of many rows is answered, killed with SIGKILL at random moments; no byte may differ."""
+"""Does bertkit predict survive kills? A run is killed with SIGKILL at random moments; no byte of the output may differ."""
 
 import os
 import random
@@ -61,7 +61,7 @@ def make_model(folder: Path) -> None:
 
 
 def make_file(path: Path, size: int) -> None:
-    """Sentences of stories; a row in a thousand has too many cells."""
+    """Writes sentences of stories; one row in a thousand has too many cells."""
     sentences = [line for story in stories(2000) for line in story.split("\n")]
     with open(path, "w") as stream:
         stream.write("id,text\n")
@@ -82,7 +82,7 @@ def finish(folder: Path, size: int, name: str) -> dict[str, int]:
 
 
 def kill(folder: Path, size: int, draw: random.Random, most: float) -> bool:
-    """Lets a run go on for a random time after its first new part, then kills it."""
+    """Lets a run continue for a random time after its first new part, then kills it; returns whether it still ran."""
     parts = folder / "killed.csv.parts"
     before, child = len(list(parts.glob("*.part"))), start(folder, size, "killed")
     while len(list(parts.glob("*.part"))) == before and child.poll() is None:

@@ -1,11 +1,11 @@
-"""How fast is a pre-training step of BERT? bertkit beside transformers' BertForPreTraining, on one GPU, in one process.
+"""How fast is a pre-training step of BERT? bertkit and transformers' BertForPreTraining, in one process on one GPU.
 
-Both get the same examples (next-sentence pairs, 15% masked), bf16 autocast, torch.compile, fused AdamW and clipping; a row
-of bertkit with its blocks' products in 8 bits stands beside them. A step is the paper's 131,072 tokens for all, in as many
+Both get the same examples (next-sentence pairs, 15% masked), bf16 autocast, torch.compile, fused AdamW and clipping; bertkit
+is also measured with its blocks' matrix multiplications in fp8. A step is the paper's 131,072 tokens for all, in as many
 rows or batches as that takes.
 transformers pads each example to the length and tries the batch sizes of --peer_tokens; its best one counts. Tokens are
-those of the examples; padding and filler count for neither. Started together, several such processes compile side by side
-and take turns at the GPU, whose memory one of them has at a time.
+those of the examples, without padding and filler. Several such processes started together compile in parallel and take turns
+on the GPU, with its memory in use by one of them at a time.
 """
 
 import gc
@@ -81,7 +81,7 @@ def draw(source: ExampleSource, count: int) -> list[PretrainingBatch]:
 
 
 def timed(step, steps: int, tokens: float) -> tuple[float, float]:
-    """Tokens a second, the best of three times after warm-up, and the peak of memory."""
+    """Returns tokens per second, the best of three measurements after warm-up, and the peak memory in GiB."""
     begin = time.perf_counter()
     compile_step(step)
     print(f"the first step took {time.perf_counter() - begin:.1f} s", flush=True)
@@ -94,7 +94,7 @@ def timed(step, steps: int, tokens: float) -> tuple[float, float]:
 
 
 def compile_step(step, tries: int = 240) -> None:
-    """The first step; again, if others have the memory just then. What it needed is given back."""
+    """Runs the first step, retrying while other processes hold the memory, and gives cached memory back."""
     for left in reversed(range(tries)):
         try:
             step(0)
@@ -109,7 +109,7 @@ def compile_step(step, tries: int = 240) -> None:
 
 
 def seconds(step, steps: int) -> float:
-    """By CUDA events."""
+    """Times the steps with CUDA events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for index in range(steps):
@@ -129,7 +129,7 @@ def measure_ours(config: Config, data: list[PretrainingBatch], steps: int, preci
 
 
 def measured_step(config: Config, data: list[PretrainingBatch], precision: str) -> tuple[Callable[[int], None], float]:
-    """A step, and how many tokens it reads on average."""
+    """Returns a step, and the number of tokens it reads on average."""
     torch.manual_seed(0)
     network = Pretraining(replace(config, vocabulary=30_522)).to(DEVICE).train()
     if precision == "fp8":
@@ -185,7 +185,7 @@ def measure_theirs(
 
 
 def padded(row: PretrainingBatch, length: int, sequences: int) -> dict[str, torch.Tensor]:
-    """The first sequences of a row as transformers takes them."""
+    """Returns the first sequences of a row in the form that transformers takes."""
     bounds = row.batch.boundaries.tolist()
     targets = torch.full_like(row.batch.ids, NOTHING)
     targets[row.places[: row.hidden]] = row.targets[: row.hidden]

@@ -1,7 +1,7 @@
-"""Which recipe gives most for a short budget? Short runs of each, judged by what they are for: fine-tuning.
+"""Which recipe is best for a short budget? Short runs of each, compared by what they are for: fine-tuning.
 
-`python benchmarks/proxies.py STORE`: every arm trains for as long; its held-out loss is measured with the same 15% masks
-whatever it was trained on, then it is fine-tuned on small sets, one seed each.
+`python benchmarks/proxies.py STORE`: every arm trains for the same time. Its held-out loss is measured with the same 15%
+masks whatever its objective, then it is fine-tuned on small sets, with one seed each.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from bertkit.model.device import autocast, find_device, wants_grids
 
 COMMON = "phases=128:1 warmup=0.06 steps=10000000 evaluate_every=1000000 checkpoint_every=1000000"
 TASKS = "glue/cola,glue/mrpc,glue/stsb,glue/rte"
-ARMS = {  # settings on top of the recipe's, or another recipe's if one is named; their numbers are meant for fast-small
+ARMS = {  # changes to the recipe, or to another one that is named; the values are meant for fast-small
     "as it is": "",
     "masked pieces alone": "objective=masked rate=0.25 mask=0.8 random=0.1",
     "replaced pieces alone": "objective=replaced rate=0.15",
@@ -53,18 +53,18 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("store")
-    parser.add_argument("--arms", default="", help="some of them, with semicolons between")
+    parser.add_argument("--arms", default="", help="semicolon-separated arms instead of all")
     parser.add_argument("--recipe", default="fast-small")
-    parser.add_argument("--budget", default="3m", help="of each arm")
+    parser.add_argument("--budget", default="3m", help="for each arm")
     parser.add_argument("--tasks", default=TASKS)
     parser.add_argument("--at_once", type=int, default=1, help="arms that share the device")
     parser.add_argument("--keep", default="", help="a folder for the runs")
-    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of all arms")
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting for all arms")
     return parser.parse_args()
 
 
 def measured(name: str, folder: Path, options: argparse.Namespace) -> dict:
-    """One arm: its run, its held-out loss, its dev figures."""
+    """Runs one arm, and returns its held-out loss and dev scores."""
     words = ARMS[name].split()
     recipe = next((word for word in words if "=" not in word), options.recipe)
     told = [*COMMON.split(), *(word for word in words if "=" in word), *options.settings]
@@ -84,7 +84,7 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> dict:
 
 @torch.inference_mode()
 def held_out_loss(model: Path, store: str) -> float:
-    """Of the masked head, if it has one."""
+    """Returns the held-out loss of the masked head; NaN without one."""
     device, network = find_device("auto"), load_bundle(model).network.eval()
     if network.masked is None:
         return float("nan")

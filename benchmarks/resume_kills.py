@@ -1,4 +1,4 @@
-"""Does a run survive? A tiny run is killed with SIGKILL at ten random moments; it must end as if it had not been."""
+"""Does a run survive kills? A tiny one is killed with SIGKILL at ten random moments; it must end as if never stopped."""
 
 import os
 import random
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def mark(run: Path) -> int:
-    """A number that changes when training begins: the log is written anew then."""
+    """Returns a number that changes when training starts, as the log is then written anew."""
     file = run / "metrics.jsonl"
     return file.stat().st_ino if file.exists() else 0
 

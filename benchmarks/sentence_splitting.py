@@ -1,7 +1,7 @@
-"""How well and how fast are documents cut into sentences? 500 boundaries checked by hand, and 100 MB of real text.
+"""How well and how fast are documents split into sentences? 500 boundaries checked by hand, and 100 MB of real text.
 
-sentence_boundaries.tsv names places in the real corpus where a sentence may end (file, document, character), drawn at
-random, fifty a file, and whether one does, as a person read it.
+sentence_boundaries.tsv lists positions in the real corpus where a sentence may end (file, document, character), drawn at
+random, fifty per file, and whether one does, as judged by a person.
 """
 
 import csv
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def agreement() -> tuple[int, int]:
-    """How many of the places the rules decide as the reader did."""
+    """Returns at how many of the positions the rules agree with the person, and the number of positions."""
     with open(Path(__file__).with_name("sentence_boundaries.tsv"), newline="") as stream:
         rows = list(csv.DictReader(stream, delimiter="\t"))
     right = 0
@@ -40,7 +40,7 @@ def agreement() -> tuple[int, int]:
 
 
 def decide(document: str, place: int) -> bool:
-    """Whether a sentence ends with the terminator at `place` and the quotes and spaces behind it."""
+    """Returns whether the rules end a sentence at the terminator at `place`, or at the quotes and spaces after it."""
     begin = document.rfind("\n", 0, place) + 1
     line = document[begin:].split("\n", 1)[0]
     behind = len(line) - len(line[place - begin + 1 :].lstrip("\"')]”’ "))  # where the next word begins

@@ -1,8 +1,8 @@
 """How much of the offline throughput does the server keep under many clients, and is every answer right?
 
-Loopback only. Requests hold one to four texts of mixed lengths. Every answer is compared with the model's own after the
-clock has stopped. The peer is FastAPI with a transformers pipeline, in the same run, with the same clients; where the
-model was exported, --peer names what it was made of.
+Over loopback only. Requests hold one to four texts of mixed lengths. Every answer is compared with the model's own, after
+the measurement. The peer is FastAPI with a transformers pipeline, in the same run, with the same clients; for an exported
+model, --peer names the model it was made of.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ ROUTES = ("embed", "embeddings", "similarity", "tokenize")
 
 
 def make_texts(count: int) -> list[str]:
-    """One to twelve sentences of the stories each."""
+    """Returns texts of one to twelve sentences of the stories each."""
     draw, lines = random.Random(0), [line for story in stories(200) for line in story.replace("\n", " ").split(". ")]
     return [". ".join(draw.choices(lines, k=min(12, int(draw.expovariate(0.4)) + 1))) for _ in range(count)]
 
 
 def make_requests(texts: list[str], routes: tuple[str, ...]) -> list[tuple[str, list[int], bytes]]:
-    """Route, which texts, and the request as it goes over the wire."""
+    """Returns for each request the route, the indices of its texts, and its bytes on the wire."""
     draw, made = random.Random(1), []
     for _ in range(500):
         route, rows = draw.choice(routes), draw.sample(range(len(texts)), draw.choice((1, 1, 2, 4)))
@@ -54,7 +54,7 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
 
 
 async def client(port: int, requests: list, number: int, until: float, replies: list) -> None:
-    """One request after the other on one connection, until the time is up."""
+    """Sends one request after the other on one connection, until the time is up."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     turn = number * 37
     while (begin := time.perf_counter()) < until:
@@ -87,7 +87,7 @@ def is_right(reply: tuple, near: float, vectors: np.ndarray, pieces: list[list[s
 
 
 def measure(name: str, port: int, requests: list, clients: int, seconds: float, truth: tuple) -> dict:
-    asyncio.run(load(port, requests, clients, 1.0))  # warm
+    asyncio.run(load(port, requests, clients, 1.0))  # warm-up
     begin, used = time.perf_counter(), time.process_time()
     replies = asyncio.run(load(port, requests, clients, seconds))
     wall, used = time.perf_counter() - begin, time.process_time() - used
@@ -108,7 +108,7 @@ def measure(name: str, port: int, requests: list, clients: int, seconds: float, 
 
 
 def measure_offline(model: bertkit.Model, texts: list[str], seconds: float) -> float:
-    """Texts per second, all given at once."""
+    """Returns texts per second when all are given at once."""
     begin, done = time.perf_counter(), 0
     while time.perf_counter() - begin < seconds:
         model.embed(texts)
@@ -117,7 +117,7 @@ def measure_offline(model: bertkit.Model, texts: list[str], seconds: float) -> f
 
 
 def serve_peer(folder: str, port: int, unit: bool) -> None:
-    """What the tutorials show: a pipeline in a route."""
+    """Serves as tutorials show it: a pipeline in a route."""
     import uvicorn
     from fastapi import Body, FastAPI
     from transformers import pipeline
@@ -147,13 +147,13 @@ def wait_for(port: int) -> None:
 
 
 def memory(process: subprocess.Popen) -> int:
-    """Megabytes that a process holds."""
+    """Returns the resident memory of a process in MB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) // 1024
 
 
 def keep_watch(process: subprocess.Popen, held: list[int], pause: float) -> None:
-    """What it holds, six times."""
+    """Records the memory of a process, six times."""
     for _ in range(6):
         time.sleep(pause)
         held.append(memory(process))
@@ -178,13 +178,13 @@ def main() -> None:
         return print("serve_load.py: skipped, needs --model: the folder of an encoder")
     model, texts = bertkit.load(told.model, precision=told.precision), make_texts(512)
     vectors = model.embed(texts)
-    near = 1e-4 if told.precision == "fp32" else 0.02 * float(np.abs(vectors).max())  # narrow values round by their batch
+    near = 1e-4 if told.precision == "fp32" else 0.02 * float(np.abs(vectors).max())  # bf16 rounds differently by batch
     truth = near, vectors, [[model.tokenizer.vocabulary[i] for i in one.ids] for one in model.tokenizer.encode_batch(texts)]
     same, mixed = make_requests(texts, ("embed",)), make_requests(texts, ROUTES)
     before = measure_offline(model, texts, told.seconds / 2)
     process, port = start(told.model, "--precision", told.precision)
     rows = [measure("bertkit, embed", port, same, told.clients, told.seconds, truth)]
-    offline = (before + measure_offline(model, texts, told.seconds / 2)) / 2  # around it, as other work on a machine drifts
+    offline = (before + measure_offline(model, texts, told.seconds / 2)) / 2  # before and after, as a machine's speed drifts
     rows.append(measure("bertkit, four routes", port, mixed, told.clients, told.seconds, truth))
     stop(process)
     process, port = start(told.model, "--precision", told.precision, "--queue", str(told.clients))
@@ -195,7 +195,7 @@ def main() -> None:
     watch.join()
     rows.append(measure("bertkit, recovered", port, same, told.clients // 2, told.seconds / 2, truth))
     stop(process)
-    port, unit = free_port(), np.allclose(np.linalg.norm(vectors, axis=1), 1)  # as the model was tuned
+    port, unit = free_port(), np.allclose(np.linalg.norm(vectors, axis=1), 1)  # as the model was fine-tuned
     peer = multiprocessing.get_context("spawn").Process(
         target=serve_peer, args=(told.peer or told.model, port, unit), daemon=True
     )

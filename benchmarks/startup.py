@@ -1,5 +1,5 @@
-"""How long until it trains? Seconds from the command to the first step's line and to a later one's: pre-training and
-fine-tuning, with the compiler's caches empty and once more with what the first run left there."""
+"""How long does training take to start? Seconds from the command to the first step and to a later one, for pre-training and
+fine-tuning, with the compiler's caches empty and then as the first run left them."""
 
 import os
 import shutil
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def timed(words: list[str], caches: Path) -> dict[str, float]:
-    """Runs the command until it has told of LATER steps, then kills it with all that it started."""
+    """Runs the command until it has printed LATER steps, then kills it and all its child processes."""
     places = dict(TORCHINDUCTOR_CACHE_DIR=str(caches / "inductor"), TRITON_CACHE_DIR=str(caches / "triton"))
     pipes: dict[str, Any] = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     begun, lines, times = time.monotonic(), [], []

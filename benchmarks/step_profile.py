@@ -1,7 +1,7 @@
-"""Where does a pre-training step of BERT spend its time? Every kernel's time by part, beside what the GPU can do at best.
+"""Where does a pre-training step of BERT spend its time? Each kernel's time by part, and the best that the GPU can do.
 
-The step is that of pretrain_throughput.py, or with --recipe one of the loop's own by that recipe, optimiser included. What
-matrix products and copies can do is measured on the step's own shapes.
+The step is that of pretrain_throughput.py, or with --recipe a step of the training loop by that recipe, optimizer included.
+The best rates of matrix multiplications and copies are measured on the step's own shapes.
 """
 
 import tempfile
@@ -28,7 +28,7 @@ from bertkit.train.fit import Feed, Trainer
 from bertkit.train.pretraining import pretraining_job
 from bertkit.train.recipe import with_rows
 
-PARTS = {  # by what a kernel's name has; the first that fits
+PARTS = {  # part → substrings of its kernels' names; the first match counts
     "attention": ("_short_", "_tiles_", "flash"),
     "GELU with its bias or gate": ("_gelu_", "_gated_"),
     "matrix products": ("nvjet", "gemm", "matmul", "cublas", "cutlass", "splitKreduce"),
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def recipe_step(name: str, precision: str, store: Store, run: Path) -> tuple[Callable[[int], None], float, Config]:
-    """A step as the loop makes it, how many tokens it reads, and the network that is kept."""
+    """Returns a step of the training loop, the number of tokens it reads, and the configuration of the model."""
     recipe = replace(find_recipe(name), precision=precision, held_out=0.0)
     _, network, recipe = begin_with(recipe, store, None, None)
     recipe = with_rows(recipe, tokens_at_once(DEVICE, precision, recipe.config))
@@ -83,7 +83,7 @@ def recipe_step(name: str, precision: str, store: Store, run: Path) -> tuple[Cal
 
 
 class Again:
-    """A feed that gives its first steps again and again, so that nothing waits for it."""
+    """A feed that repeats its first steps, so that nothing waits for it."""
 
     def __init__(self, feed: Feed, count: int = 4):
         state, steps = State(), []
@@ -97,7 +97,7 @@ class Again:
 
 
 def profiled(step) -> dict[str, float]:
-    """Milliseconds a step of every kernel."""
+    """Returns the milliseconds per step of every kernel."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for index in range(STEPS):
             step(index)
@@ -117,7 +117,7 @@ def part_of(name: str) -> str:
 
 
 def ceilings(config: Config, tokens: int) -> tuple[float, float]:
-    """FLOP/s of the feed-forward's first product, and bytes/s of copying what it gives."""
+    """Returns FLOP/s of the feed-forward's first matrix multiplication, and bytes/s of copying its result."""
     x, weight = (torch.randn(n, config.width, device=DEVICE, dtype=torch.bfloat16) for n in (tokens, config.feedforward))
     product = x @ weight.T
     flops = 2 * tokens * config.width * config.feedforward

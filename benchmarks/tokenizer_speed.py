@@ -1,4 +1,4 @@
-"""How fast is a corpus encoded? The corpus encoder beside the library's two batch calls, one thread, same texts."""
+"""How fast is a corpus encoded? The corpus encoder compared with the library's two batch calls on one thread."""
 
 import os
 
@@ -47,7 +47,7 @@ def compare(tokenizer: Tokenizer, documents: list[str], size: float) -> list[dic
 
 
 def run(way: Callable[[list[str]], np.ndarray], documents: list[str]) -> tuple[float, int, int]:
-    """Seconds, a checksum of all ids in order, and their number."""
+    """Returns the seconds, a checksum of all ids in order, and their number."""
     seconds, checksum, pieces = 0.0, 0, 0
     for begin in range(0, len(documents), BATCH):
         start = time.perf_counter()

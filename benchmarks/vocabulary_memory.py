@@ -1,4 +1,4 @@
-"""How much memory and time does learning a vocabulary take? All of the real corpus, and 50 million distinct words."""
+"""How much memory and time does learning a vocabulary take? For the real corpus, and for 50 million distinct words."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def write_distinct(file: Path, words: int) -> None:
-    """Every word once: a number scattered over 40 bits, in hexadecimal."""
+    """Writes every word once: a number scattered over 40 bits, in hexadecimal."""
     with open(file, "w") as stream:
         for begin in range(0, words, 10_000):
             line = (f"w{index * 2654435761 % 2**40:x}" for index in range(begin, min(begin + 10_000, words)))
@@ -31,7 +31,7 @@ def write_distinct(file: Path, words: int) -> None:
 
 
 def learn(corpus: Path, scratch: Path) -> dict:
-    """Runs the command as a user would, and asks the system for its peak memory."""
+    """Runs the command as a user would, and returns its time and its peak memory."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "bertkit", "vocab", str(corpus), "--out", str(scratch / "tokenizer")]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)

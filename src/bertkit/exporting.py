@@ -1,4 +1,4 @@
-"""From a model to a folder that runs without torch, and the proof that it says the same."""
+"""Exports a model to a folder that runs without torch, and checks that it gives the same answers."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,9 +22,9 @@ from bertkit.serve.predictor import Model, load
 from bertkit.tasks.metrics import unit
 from bertkit.tasks.task import Task
 
-EXACT = 1e-3  # how far a graph in 32 bits may be from the model
-POINTS = 0.005  # what 8 bits may cost of the task's metric
-COSINE = 0.98  # where no metric is known: how alike vectors in 8 bits must be to the model's, on average
+EXACT = 1e-3  # how far an fp32 graph may be off
+POINTS = 0.005  # how much int8 may lower the task's metric
+COSINE = 0.98  # without a metric: the least mean cosine of the int8 vectors with the model's
 
 
 def export(
@@ -37,7 +37,7 @@ def export(
     columns: Named = None,
     bad: str = "stop",
 ) -> dict[str, Any]:
-    """Writes a model as an ONNX graph; one that does not say the same is refused with the figures, and not written."""
+    """Writes a model as an ONNX graph; one with other answers is refused with the figures, and nothing is written."""
     check_choice("to", to, ("onnx",))
     bundle = open_bundle(model)
     if isinstance(bundle, ExportedBundle):
@@ -56,7 +56,7 @@ def export(
 
 
 def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exact: bool) -> dict[str, Any]:
-    """What was compared and how alike it is; an error where that is not enough."""
+    """Returns what was compared and how close it is; raises an error if that is not close enough."""
     pairs = list(zip(_told(ours), _told(theirs), strict=True))
     off = max(float(np.abs(a - b).max() / max(1.0, np.abs(a).max())) for a, b in pairs)
     if exact and not off <= EXACT:
@@ -77,7 +77,7 @@ def compare(ours: Model, theirs: Model, read: Callable[..., Any] | None, *, exac
 
 
 def _told(model: Model) -> Iterator[np.ndarray]:
-    """All that a model can tell of drawn sequences; their vectors come first."""
+    """Yields all outputs of a model for random sequences; the vectors come first."""
     runner, (batch, places) = model.runner, _drawn(model.config)
     yield runner.vectors(batch)
     if model.bundle.task:
@@ -90,7 +90,7 @@ def _told(model: Model) -> Iterator[np.ndarray]:
 
 
 def _drawn(config: Config) -> tuple[Batch, np.ndarray]:
-    """Sequences of several lengths, and where each begins."""
+    """Returns random sequences of several lengths, and the position where each begins."""
     draw = np.random.default_rng(0)
     sizes = [min(size, config.positions) for size in (3, 70, 12, 33, 7, 128)]
     ids = [draw.integers(0, config.vocabulary, size) for size in sizes]
@@ -99,11 +99,11 @@ def _drawn(config: Config) -> tuple[Batch, np.ndarray]:
 
 
 def _scores(task: Task, ours: Model, theirs: Model, read: Callable[..., Any]) -> dict[str, Any]:
-    """The task's metric on a sample, before and after."""
+    """Returns the task's metric on a sample, before and after the export."""
     records = read(task.settings.task, classes=task.settings.labels).records
     before, after = (task.score(records, one.answer(records))[task.headline] for one in (ours, theirs))
     compared = f"{task.headline} on {len(records)} records"
-    if not before - after <= POINTS + 1e-9:  # of rounding
+    if not before - after <= POINTS + 1e-9:  # for rounding
         told = f"too much was lost, {compared}: before {before:.4f}, after {after:.4f}"
         raise ArtifactError(f"{told}; expected {POINTS:.3f} at most")
     return {"compared": compared, "before": before, "after": after}

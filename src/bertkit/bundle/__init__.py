@@ -1,1 +1,1 @@
-"""weights ↔ directory: the artifact, and the checkpoints of others."""
+"""weights ↔ folder: the artifact, and checkpoints in other formats."""

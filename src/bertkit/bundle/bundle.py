@@ -1,8 +1,8 @@
-"""The artifact: a folder that Hugging Face reads, and bertkit.json for what it has no place for.
+"""The artifact: a folder that Hugging Face reads, with bertkit.json for what their files have no place for.
 
     config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json  bertkit.json
 
-Reads also folders written by transformers of any age, and Google's TensorFlow checkpoints.
+Also reads folders written by any version of transformers, and Google's TensorFlow checkpoints.
 """
 
 import logging
@@ -33,7 +33,7 @@ log = logging.getLogger("bertkit")
 
 
 def load_bundle(name: Path | str) -> Bundle:
-    """Reads a model folder, a TensorFlow checkpoint or a hub model; weights become 32-bit floats on the CPU."""
+    """Reads a model folder, a TensorFlow checkpoint or a hub model; weights become fp32 on the CPU."""
     path = find_model(name)
     facts = read_facts(path)
     config, family, task = facts.config, facts.family, facts.task
@@ -43,7 +43,7 @@ def load_bundle(name: Path | str) -> Bundle:
         state, left_over = families.from_hugging_face(tensors, family, config.layers, _head(task))
         state |= _read_safetensors(head) if (head := path / "head.safetensors").is_file() else {}
         segments = "encoder.embeddings.segments.weight"
-        if segments in state and not tokenizer.tells_segments:  # none but the first was ever read
+        if segments in state and not tokenizer.tells_segments:  # only the first row is ever used
             config, state[segments] = config.with_(segments=1), state[segments][:1]
         network = _build(config, state, family, task)
     except ArtifactError as error:
@@ -55,7 +55,7 @@ def load_bundle(name: Path | str) -> Bundle:
 
 
 def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> None:
-    """Writes the artifact, whole or not at all; with `half`, in 16 bits."""
+    """Writes the artifact, completely or not at all; with `half`, in fp16."""
     network, task = bundle.network, bundle.task
     if (kind := next(network.parameters()).dtype) != torch.float32:
         raise InputError(f"the model was loaded in {kind}, which rounded its weights; load it in fp32 to save it")
@@ -70,7 +70,7 @@ def save_bundle(bundle: Bundle, folder: Path | str, *, half: bool = False) -> No
 
 
 def write_facts(bundle: Bundle, folder: Path, dtype: str = "float32") -> None:
-    """All files of an artifact but its weights."""
+    """Writes all files of an artifact except its weights."""
     config, family, task = bundle.network.encoder.config, bundle.family, bundle.task
     roles = {"pad": "pad", "cls": "cls", "sep": "sep", "mask": "mask", "bos": "cls", "eos": "sep"}
     settings = {f"{name}_token_id": getattr(bundle.tokenizer, role) for name, role in roles.items()} | {"dtype": dtype}
@@ -86,19 +86,19 @@ def write_facts(bundle: Bundle, folder: Path, dtype: str = "float32") -> None:
 
 
 def heads_of(network: Any) -> tuple[str, ...]:
-    """The heads it is pre-trained with."""
+    """Returns the names of the pre-training heads that a network has."""
     return tuple(name for name in ("masked", "next", "replaced") if getattr(network, name, None) is not None)
 
 
 def empty_network(config: Config, task: Task | None, heads: Collection[str]) -> Any:
-    """A network for a task, or with heads for pre-training."""
+    """Returns a new network for a task, or one with pre-training heads if there is none."""
     if task:
         return build_network(config, task)
     return Pretraining(config, masked="masked" in heads, next_sentence="next" in heads, replaced="replaced" in heads)
 
 
 def _halved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same in 16 bits, if they hold it."""
+    """Returns the tensors in fp16; raises an error if a value overflows."""
     halves = {name: tensor.half() for name, tensor in tensors.items()}
     for name, half in halves.items():
         if not (held := half.isfinite()).all():
@@ -108,7 +108,7 @@ def _halved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _architecture(network: Any, family: families.Family) -> str:
-    """The class that transformers reads a network without a task as."""
+    """Returns the transformers class for a network without a task."""
     heads = heads_of(network)
     if network.encoder.config.causal and "masked" in heads:
         heads = ("causal",)
@@ -116,13 +116,13 @@ def _architecture(network: Any, family: families.Family) -> str:
 
 
 def _head(task: Task | None) -> str:
-    """The task under which transformers has a class for the network; "" where its head lies in head.safetensors."""
+    """Returns the task for which transformers has a class; "" if the head goes to head.safetensors instead."""
     told = task.settings if task else TaskSettings()
     return told.task if task and task.loss != "vectors" and not told.features and not told.lstm else ""
 
 
 def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The weights in a folder or checkpoint, under Hugging Face's names, and the file they were in."""
+    """Returns the file of a folder's or checkpoint's weights, and the weights under Hugging Face's names."""
     for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_bin)):
         if (file := path / name).is_file():
             return file, read(file)
@@ -145,10 +145,10 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _read_bin(file: Path) -> dict[str, Tensor]:
-    """Tensors alone: weights_only refuses every other object a pickle could hold."""
+    """Reads tensors only: weights_only refuses every other object a pickle could hold."""
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds, from RuntimeError to UnpicklingError
+    except Exception as error:  # torch raises many exception types, from RuntimeError to UnpicklingError
         said = "damaged, or holds more than tensors, which is never loaded"
         raise ArtifactError(f"{file}: {said} ({type(error).__name__}); fetch it again, or get safetensors") from error
     if not isinstance(content, dict) or not all(isinstance(n, str) and _dense(t) for n, t in content.items()):
@@ -162,11 +162,11 @@ def _dense(value: Any) -> bool:
 
 
 def _build(config: Config, state: dict[str, Tensor], family: families.Family, task: Task | None) -> Any:
-    """A network of the given weights; without a task, its heads and pooler are those that the weights have."""
+    """Builds a network from the weights, which also determine the pooler and, without a task, the heads."""
     parts = {name.split(".")[0] for name in state} | {"pooler" for name in state if "pooler" in name}
     with torch.device("meta"), Unfilled():
         network = empty_network(config.with_(pooler="pooler" in parts), task, parts)
-    if task and task.loss == "vectors":  # the map that compares vectors is there for training alone
+    if task and task.loss == "vectors":  # the layer that compares vectors is only used in training
         shapes = {"output.weight": (task.outputs, 3 * config.width), "output.bias": (task.outputs,)}
         state = {name: torch.zeros(shape) for name, shape in shapes.items()} | state
     expected = network.state_dict()

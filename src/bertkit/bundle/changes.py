@@ -1,4 +1,4 @@
-"""A model made of another: for other pieces, with fewer layers, for longer texts."""
+"""Models derived from another: with a new vocabulary, with fewer layers, for longer texts."""
 
 from dataclasses import replace
 
@@ -14,9 +14,9 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 def extend_vocabulary(network: nn.Module, tokenizer: Tokenizer, old: Bundle) -> None:
-    """Gives a new network the old one's weights; heads that the old one lacks stay as they are.
+    """Copies the old model's weights into a new network; heads that the old one lacks keep their initial weights.
 
-    Pieces that the old one knows keep their vectors, new ones begin as the mean of their old pieces.
+    Pieces in the old vocabulary keep their vectors; a new piece starts as the mean of the old pieces it was made of.
     """
     state = network.state_dict()
     known = {name: tensor for name, tensor in old.network.state_dict().items() if name in state}
@@ -29,7 +29,7 @@ def extend_vocabulary(network: nn.Module, tokenizer: Tokenizer, old: Bundle) -> 
 
 
 def _sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
-    """For each new piece, the old pieces it was made of: special ones by role, others by their text."""
+    """Returns for each new piece the ids of the old pieces it was made of: special ones by role, others by their text."""
     known = {piece: [index] for index, piece in enumerate(old.vocabulary if old.kind == new.kind else ())}
     known |= {name: [getattr(old, role)] for role, name in new.specials.items()}
     both = zip(new.vocabulary, old.pieces(new.texts), strict=True)
@@ -37,8 +37,8 @@ def _sources(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
 
 
 def shrink(bundle: Bundle, layers: int) -> Bundle:
-    """The same model with some of its layers, from the first to the last: of 12 to 6 it keeps 0, 2, 4, 7, 9, 11, as
-    DistilBERT does."""
+    """Returns the model with evenly spaced layers, first and last included: 6 of 12 are 0, 2, 4, 7, 9 and 11, as in
+    DistilBERT."""
     network, config = bundle.network, bundle.network.encoder.config
     if not 1 <= layers <= config.layers or config.shared:
         raise InputError(f"{layers} of {config.layers} layers cannot be chosen; expected fewer, and none that are shared")
@@ -50,8 +50,8 @@ def shrink(bundle: Bundle, layers: int) -> Bundle:
 
 
 def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
-    """BERT's or RoBERTa's weights as a Longformer's (Beltagy et al., 2020): window attention, its positions over and over;
-    global queries, keys and values begin as the local ones."""
+    """Returns a Longformer (Beltagy et al., 2020) with BERT's or RoBERTa's weights: windowed attention, the position
+    embeddings repeated to the new length; global queries, keys and values start as copies of the local ones."""
     if bundle.family.name not in ("bert", "roberta") or bundle.task:
         found = f"{bundle.family.name}{', fine-tuned' if bundle.task else ''}"
         raise InputError(f"this model ({found}) cannot be lengthened; expected BERT or RoBERTa before fine-tuning")
@@ -62,7 +62,7 @@ def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
     network = Pretraining(config, masked=bundle.network.masked is not None, next_sentence=False)
     state = {name: tensor for name, tensor in bundle.network.state_dict().items() if not name.startswith("next.")}
     name = "encoder.embeddings.positions.weight"
-    table = state[name][old.first_position :]  # read over and over, behind `first` rows that nobody reads
+    table = state[name][old.first_position :]  # repeated, after `first` unused rows
     state[name] = torch.cat([table.new_zeros(first, table.shape[1]), table[torch.arange(positions) % len(table)]])
     for key in [key for key in state if ".attention.qkv." in key]:
         state[key.replace("qkv", "global_qkv")] = state[key].clone()

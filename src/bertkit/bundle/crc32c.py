@@ -1,24 +1,24 @@
-"""CRC-32C in numpy, hundreds of megabytes a second: TensorFlow's checkpoints carry one for every tensor.
+"""CRC-32C in numpy, at hundreds of megabytes a second: TensorFlow's checkpoints carry one for every tensor.
 
-A CRC is linear, so the data is cut into lanes that are worked on side by side, four bytes at a step, and the lanes'
-remainders are joined pairwise: crc(a + b) = advance(crc(a), len(b)) ^ crc(b).
+A CRC is linear, so the data is split into lanes that are processed in parallel, four bytes per step, and the lanes'
+remainders are combined pairwise: crc(a + b) = advance(crc(a), len(b)) ^ crc(b).
 """
 
 from functools import cache
 
 import numpy as np
 
-POLYNOMIAL = np.uint32(0x82F63B78)  # Castagnoli's, bits reversed
+POLYNOMIAL = np.uint32(0x82F63B78)  # Castagnoli, bit-reversed
 MASK = 0xA282EAD8
-FILLING = np.frombuffer(b"\x54\x64\x1f\x64", np.uint8)  # bytes that fill a zero register with ones, as a checksum begins
+FILLING = np.frombuffer(b"\x54\x64\x1f\x64", np.uint8)  # bytes that set a zero register to all ones, a CRC's start
 
 
 def crc32c(data: bytes | np.ndarray) -> int:
-    """The checksum of bytes."""
+    """Returns the CRC-32C of the bytes."""
     values = np.frombuffer(data, np.uint8)
     lanes = 1 << max(0, min(16, (len(values) // 256).bit_length() - 1))
     steps = -(-(4 + len(values)) // (4 * lanes))
-    padded = np.zeros(4 * lanes * steps, np.uint8)  # zeros before the rest leave a zero register as it is
+    padded = np.zeros(4 * lanes * steps, np.uint8)  # leading zeros do not change a zero register
     begin = len(padded) - len(values)
     padded[begin - 4 : begin], padded[begin:] = FILLING, values
     low, high = _tables()
@@ -34,7 +34,7 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
-    """The form in which TensorFlow stores a checksum."""
+    """Returns the checksum in the masked form that TensorFlow stores."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF
 
@@ -47,13 +47,13 @@ def _shift_bits(state: np.ndarray, bits: int) -> np.ndarray:
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """What four zero bytes make of the register's lower and upper half."""
+    """Lookup tables for the register's state after four zero bytes, by its lower and by its upper half."""
     halves = np.arange(2**16, dtype=np.uint32)
     return _shift_bits(halves, 32), _shift_bits(halves << 16, 32)
 
 
 def _zeros(count: int) -> np.ndarray:
-    """What `count` zero bytes make of each single bit of the register: [32]."""
+    """Returns what each single bit of the register becomes after `count` zero bytes: [32]."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     result, power = bits, _shift_bits(bits, 8)
     while count:
@@ -64,7 +64,7 @@ def _zeros(count: int) -> np.ndarray:
 
 
 def _apply(matrix: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """A linear map, given by the images of the single bits, applied to many registers."""
+    """Applies a linear map, given by the images of the single bits, to many registers."""
     result = np.zeros_like(states)
     for bit, image in enumerate(matrix):
         result ^= image * (states >> np.uint32(bit) & np.uint32(1))

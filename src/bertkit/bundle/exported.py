@@ -1,7 +1,7 @@
-"""A network as an ONNX graph that ONNX Runtime computes: arrays in, arrays out, and no torch anywhere.
+"""Runs a network as an ONNX graph with ONNX Runtime: arrays in, arrays out, without torch.
 
-bundle/onnx.py makes the graph. It takes a packed batch as it is, the places whose vectors are wanted, and which of these are
-told something by the heads there are:
+bundle/onnx.py writes the graph. Its inputs are a packed batch, the positions whose vectors are wanted (places), and which of
+those vectors the heads read (told):
 
     ids, segments [T]  boundaries [B + 1]  places [M]  told [N]  →  vectors [M, D]  logits, masked, next [N, …]
 """
@@ -23,9 +23,9 @@ from bertkit.model.batch import Batch
 from bertkit.text import protobuf
 
 GRAPH = "model.onnx"
-WEIGHTS = ("*.safetensors*", "pytorch_model*", "*.ckpt*")  # beside which a graph is but a copy of the model
-SHARE = 256  # tokens of a batch for each core: what they become stays in its cache
-PARTS = {  # where in a graph's messages tensors may lie: message → field → message
+WEIGHTS = ("*.safetensors*", "pytorch_model*", "*.ckpt*")  # with these beside it, a graph is only a copy of the model
+SHARE = 256  # tokens of a batch per core: their activations stay in its cache
+PARTS = {  # where tensors can occur in a graph's messages: message → field → message
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
     "function": {7: "node", 11: "attribute"},
@@ -33,12 +33,12 @@ PARTS = {  # where in a graph's messages tensors may lie: message → field → 
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
     "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "entry"},  # of a table that says where its data lies, if not here
+    "tensor": {13: "entry"},  # of external_data, which names the file of its data
 }
 
 
 def open_bundle(name: Path | str) -> Bundle:
-    """Reads an exported folder, or whatever else is a model."""
+    """Reads an exported folder or any other model."""
     path = find_model(name)
     if is_export(path):
         facts = read_facts(path)
@@ -49,13 +49,13 @@ def open_bundle(name: Path | str) -> Bundle:
 
 
 def is_export(folder: Path) -> bool:
-    """Whether bertkit exported it, and it holds nothing but the graph to answer with."""
+    """Returns whether bertkit exported the folder, and it has no weights but the graph's."""
     ours = (folder / GRAPH).is_file() and (folder / "bertkit.json").is_file()
     return ours and not any(file for kind in WEIGHTS for file in folder.glob(kind))
 
 
 class ExportedBundle(Bundle):
-    """Its network is an `Exported`, which runs as it is."""
+    """A bundle whose network is an `Exported`, which runs as it is."""
 
     def start(self, device: str, precision: str = "fp32", compile: bool = False, threads: int = 0) -> Exported:
         if device not in ("auto", "cpu") or precision != "fp32" or compile:
@@ -73,10 +73,10 @@ class ExportedBundle(Bundle):
 
 
 class Exported:
-    """Does for a model what bundle/runner.py does with torch. Inner layers and attention were not kept."""
+    """The counterpart of bundle/runner.py's Runner, without inner layers and attention weights, which are not exported."""
 
     device = "cpu"
-    grids = False  # the graph makes its own
+    grids = False  # the graph builds its own
 
     def __init__(self, facts: Facts, threads: int = 0):
         self.facts, self.config, self.threads = facts, facts.config, threads or _cores()
@@ -90,22 +90,22 @@ class Exported:
         return Exported, (self.facts, self.threads)
 
     def can(self, head: str) -> bool:
-        """Whether the network had a head of that name."""
+        """Returns whether the network was exported with that head."""
         return head in self.outputs
 
     def parameters(self) -> dict[str, int]:
-        """By part, before it was exported."""
+        """Returns the number of parameters by part, as counted before the export."""
         return self.facts.provenance.get("parameters", {})
 
     def checksums(self) -> list[str]:
         return [checksum(file) for file in sorted(self.facts.folder.glob(f"{GRAPH}*"))]
 
     def vectors(self, batch: Batch) -> np.ndarray:
-        """[T, D]"""
+        """Returns the last layer's vectors [T, D]."""
         return self._run("vectors", batch, np.arange(len(batch.ids)))
 
     def pooled(self, batch: Batch, kind: str) -> np.ndarray:
-        """One vector for each sequence [B, D]: its pieces' mean or maximum, or its first one's."""
+        """Returns a vector for each sequence [B, D]: the mean or maximum over its pieces, or its first one's."""
         bounds = np.asarray(batch.boundaries)
         if kind == "cls":
             return self._run("vectors", batch, bounds[:-1])
@@ -114,23 +114,23 @@ class Exported:
         return np.add.reduceat(self.vectors(batch), bounds[:-1]) / np.diff(bounds)[:, None]
 
     def masked_logits(self, batch: Batch, places: np.ndarray, rows: int) -> Iterator[np.ndarray]:
-        """[M, V], so many rows at a time; for each, the graph begins anew."""
+        """Yields the masked head's logits [M, V], `rows` at a time; the whole graph runs for each part."""
         for begin in range(0, len(places), rows):
             yield self._run("masked", batch, places[begin : begin + rows])
 
     def next_logits(self, batch: Batch) -> np.ndarray:
-        """[B, 2]"""
+        """Returns the next-sentence head's logits [B, 2]."""
         return self._run("next", batch, batch.boundaries[:-1])
 
     def tell(self, data: Any, device: Any = None, precision: str = "fp32") -> np.ndarray:
-        """The logits of a task's batch [M, C], or the vectors of its texts."""
+        """Returns the logits of a task's batch [M, C], or its texts' vectors for similarity."""
         if self.can("logits"):
             return self._run("logits", data.batch, data.places)
         assert self.facts.task is not None
         return self.pooled(data.batch, self.facts.task.settings.pooling)
 
     def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:
-        """The last layer alone [T, n, D]."""
+        """Returns the states of the layers [T, n, D], which can only be the last one."""
         if any(layer not in (-1, self.config.layers) for layer in layers):
             raise InputError("layers below the last were not exported; expected -1, or ask the model it was made of")
         return np.stack([self.vectors(batch)] * len(layers), 1)
@@ -139,20 +139,20 @@ class Exported:
         raise InputError("texts cannot be looked into, attention was not exported; ask the model it was made of")
 
     def _run(self, output: str, batch: Batch, places: Any) -> np.ndarray:
-        told = np.arange(0 if output == "vectors" else len(places))  # where nobody asks, no head is computed
+        told = np.arange(0 if output == "vectors" else len(places))  # empty for vectors: no head is computed
         given = dict(ids=batch.ids, segments=batch.segments, boundaries=batch.boundaries, places=places, told=told)
         feed = {one.name: np.asarray(given[one.name], np.int64) for one in self.session.get_inputs()}
         return self.session.run([output], feed)[0]
 
 
 def _cores() -> int:
-    """As many as torch would take: what OMP_NUM_THREADS says, or all."""
+    """Returns the number of threads that torch would use: OMP_NUM_THREADS, or one for each core."""
     told = os.environ.get("OMP_NUM_THREADS", "")
     return (int(told) if told.isdigit() else 0) or os.cpu_count() or 1
 
 
 def start(file: Path, threads: int) -> Any:
-    """A session. Data outside the graph must lie beside it: a path could lead anywhere."""
+    """Returns a session. External data must lie in the graph's folder, as a path could lead anywhere."""
     try:
         for name in outside(file.read_bytes()):
             if (file.parent / name).resolve() != file.parent.resolve() / Path(name).name:
@@ -160,18 +160,18 @@ def start(file: Path, threads: int) -> Any:
         runtime = import_extra("onnxruntime", "onnx", "an exported model")
         options = runtime.SessionOptions()
         options.intra_op_num_threads, options.log_severity_level = threads, 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others want the cores, too
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the cores to other processes
         return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except BertkitError:
         raise
-    except Exception as error:  # the runtime raises many kinds
+    except Exception as error:  # the runtime raises many exception types
         raise ArtifactError(f"{file}: damaged or cut off ({str(error).splitlines()[0]}); export it again") from error
 
 
 def outside(message: bytes, kind: str = "model") -> Iterator[str]:
-    """The names of the files in which a graph's tensors lie."""
+    """Yields the names of the files that hold a graph's external tensors."""
     fields = protobuf.message(message)
-    if kind == "entry" and fields.get(1, [b""])[-1] == b"location":  # of what is told twice, the last counts
+    if kind == "entry" and fields.get(1, [b""])[-1] == b"location":  # the last value of a field counts
         yield fields[2][-1].decode()
     for number, part in PARTS.get(kind, {}).items():
         for inner in fields.get(number, []):

@@ -1,6 +1,6 @@
-"""How a member of the family is read from Hugging Face's config.json and parameter names, and written back.
+"""Translates Hugging Face's config.json and parameter names into ours and back, for each member of the family.
 
-bundle/members.py has the tables, one for each member.
+The tables, one per member, are in bundle/members.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bertkit.tasks.task import TaskSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    Tensors = dict[str, Tensor]  # by the names of parameters
+    Tensors = dict[str, Tensor]  # by parameter name
 
 Settings = Mapping[str, Any]  # of a config.json
 Table = dict[str, tuple[str, ...]]  # our parameter → theirs; several are stacked along the first axis
@@ -44,12 +44,12 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
     "is_decoder": (False, None),
 }
-QUANTIZED = {"quantization_config": (None,)}  # no family reads weights of others' few bits
+QUANTIZED = {"quantization_config": (None,)}  # quantized weights are not supported in any family
 
 
 @dataclass(frozen=True)
 class Head:
-    """A fine-tuned model's class, and the names of what stands on the body."""
+    """The transformers class of a fine-tuned model, and the parameter names of its head."""
 
     name: str
     names: Table
@@ -57,28 +57,28 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of encoder as Hugging Face knows it."""
+    """A member of the family, as Hugging Face defines it."""
 
     name: str  # model_type
     keys: dict[str, str]  # our setting → their key
-    needed: tuple[str, ...] = ()  # keys beside the sizes without which there is no model
-    refused: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: PLAIN)  # → the values that change nothing
-    names: Table  # of the body
-    pretraining: Table  # of the pooler and the heads it is pre-trained with
-    decoder: str  # the map to pieces that is tied to their embeddings
-    classes: Mapping[tuple[str, ...], str]  # heads that are there → class
+    needed: tuple[str, ...] = ()  # keys required besides the sizes
+    refused: Mapping[str, tuple[Any, ...]] = field(default_factory=lambda: PLAIN)  # key → the values accepted
+    names: Table  # of the encoder
+    pretraining: Table  # of the pooler and the pre-training heads
+    decoder: str  # the output layer whose weight is tied to the piece embeddings
+    classes: Mapping[tuple[str, ...], str]  # heads present → class
     heads: Mapping[str, Head]  # task → class
-    required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys that must be there, with one of these
-    read: Callable[[Settings], Settings] = dict  # a config with its keys as the table has them
+    required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # key that must be present → the values accepted
+    read: Callable[[Settings], Settings] = dict  # from their settings to the keys of the table
     write: Callable[[Settings], Settings] = dict  # and back
 
     @property
     def prefix(self) -> str:
-        """What their heads' files put before the body's names."""
+        """The prefix of the encoder's parameters in models with a head, such as "bert."."""
         return self.names["encoder.embeddings.pieces.weight"][0].split(".")[0] + "."
 
 
-ACTIVATIONS = {  # their value → ours; the first of two with one meaning is the one we write
+ACTIVATIONS = {  # their name → ours; of several names for the same function the first is written
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -86,7 +86,7 @@ ACTIVATIONS = {  # their value → ours; the first of two with one meaning is th
     "silu": "silu",
     "swish": "silu",
 }
-PROBLEMS = {  # tasks that share a class
+PROBLEMS = {  # problem_type, for the tasks that share a class
     "classification": "single_label_classification",
     "multilabel": "multi_label_classification",
     "regression": "regression",
@@ -98,26 +98,26 @@ def write_json(file: Path, content: Any) -> None:
 
 
 def read_config(settings: Settings, family: Family) -> Config:
-    """Our configuration from a config.json. Keys that are not in the table are not read."""
+    """Returns our configuration for a config.json. Keys that are not in the table are ignored."""
     _check_keys(settings, family)
     settings = family.read(settings)
     values = {ours: settings[theirs] for ours, theirs in family.keys.items() if theirs in settings}
     if "activation" in values:
         check_choice(family.keys["activation"], str(values["activation"]), ACTIVATIONS, ConfigError)
         values["activation"] = ACTIVATIONS[str(values["activation"])]
-    values = {**MEMBERS[family.name], **values}  # ours, where a config says nothing
+    values = {**MEMBERS[family.name], **values}  # our defaults, for keys that the config leaves out
     if isinstance(values.get("positions"), int):
         values["positions"] -= values.get("first_position", 0)
     try:
         return Config(**values)
-    except ConfigError as error:  # in the words of the file
+    except ConfigError as error:  # with the setting's name in the file
         names = "|".join(family.keys)
         spelled = re.sub(rf"^({names})\b", lambda match: family.keys[match[0]], str(error))
         raise ConfigError(spelled) from error
 
 
 def write_config(config: Config, family: Family) -> dict[str, Any]:
-    """The settings of config.json that our configuration determines."""
+    """Returns the settings of config.json that our configuration determines."""
     settings = {family.keys[f.name]: getattr(config, f.name) for f in fields(config) if f.name in family.keys}
     spelled = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     settings[family.keys["activation"]] = spelled[config.activation]
@@ -127,7 +127,7 @@ def write_config(config: Config, family: Family) -> dict[str, Any]:
 
 
 def read_task(settings: Settings, family: Family, positions: int) -> TaskSettings | None:
-    """The task of a fine-tuned model that transformers saved, for texts as long as it takes; None for any other."""
+    """Returns the task of a model fine-tuned with transformers, at the model's full length; None for other models."""
     names = settings.get("architectures") or [""]
     if not isinstance(names, list):
         raise ConfigError(f"architectures is {names!r}; expected a list")
@@ -146,7 +146,7 @@ def read_task(settings: Settings, family: Family, positions: int) -> TaskSetting
 
 
 def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
-    """The settings of config.json that a task determines."""
+    """Returns the settings of config.json that a task determines."""
     numbered = dict(enumerate(task.labels))
     settings = {"id2label": numbered, "label2id": {label: index for index, label in numbered.items()}} if numbered else {}
     problem = {"problem_type": PROBLEMS[task.task]} if task.task in PROBLEMS else {}
@@ -154,7 +154,7 @@ def write_task(task: TaskSettings, family: Family) -> dict[str, Any]:
 
 
 def from_hugging_face(tensors: Tensors, family: Family, layers: int, task: str = "") -> tuple[Tensors, list[str]]:
-    """Our parameters from theirs, and the names that were left over. What is absent here is simply absent there."""
+    """Returns our parameters from theirs, as far as they are there, and the names that were left over."""
     rest = {_modern_name(name, family): tensor for name, tensor in tensors.items()}
     _untie(rest, family)
     state: Tensors = {}
@@ -166,7 +166,7 @@ def from_hugging_face(tensors: Tensors, family: Family, layers: int, task: str =
 
 
 def to_hugging_face(state: Tensors, family: Family, layers: int, task: str = "") -> tuple[Tensors, Tensors]:
-    """Their parameters from ours, and ours that they have no name for. Without their heads, names go without prefix."""
+    """Returns their parameters from ours, and ours that they have no name for. Without heads, names have no prefix."""
     tensors: Tensors = {}
     rest = dict(state)
     for ours, theirs in names_of(family, layers, task).items():
@@ -178,7 +178,7 @@ def to_hugging_face(state: Tensors, family: Family, layers: int, task: str = "")
 
 
 def names_of(family: Family, layers: int, task: str = "") -> Table:
-    """The table of names with each layer written out, and with the task's head or those of pre-training."""
+    """Returns the table of names with every layer spelled out, with the task's head or the pre-training heads."""
     top = family.heads[task].names if task in family.heads else family.pretraining
     table: Table = {}
     for ours, theirs in (family.names | top).items():
@@ -188,12 +188,12 @@ def names_of(family: Family, layers: int, task: str = "") -> Table:
 
 
 def pair(ours: str, theirs: str) -> Table:
-    """A weight and its bias, if they are there."""
+    """Returns the table for a layer's weight and bias."""
     return {f"{ours}.{part}": (f"{theirs}.{part}",) for part in ("weight", "bias")}
 
 
 def _modern_name(name: str, family: Family) -> str:
-    """Spells an old or headless name as the table does."""
+    """Translates an old name, or one without the prefix, into the table's."""
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
     known = [theirs for several in (family.names | family.pretraining).values() for theirs in several]
     body = {theirs.split(".")[1] for theirs in known if theirs.startswith(family.prefix)}
@@ -201,7 +201,7 @@ def _modern_name(name: str, family: Family) -> str:
 
 
 def _untie(tensors: Tensors, family: Family) -> None:
-    """Drops copies that older files carry of the tied decoder, and constants that were once saved."""
+    """Drops the copies of the tied decoder and the constant buffers that older files contain."""
     for name in ("position_ids", "token_type_ids"):
         tensors.pop(f"{family.prefix}embeddings.{name}", None)
     own, bias = f"{family.decoder}.bias", family.pretraining["masked.bias"][0]
@@ -218,13 +218,13 @@ def _stack(parts: list[Tensor], names: tuple[str, ...]) -> Tensor:
     if len({part.shape for part in parts}) > 1:
         shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in zip(names, parts, strict=True))
         raise ArtifactError(f"query, key and value differ in shape: {shapes}; expected one shape")
-    import torch  # what reads a config must do without
+    import torch  # imported here, as reading a config must not need torch
 
     return torch.cat(parts)
 
 
 def _check_keys(settings: Settings, family: Family) -> None:
-    """Refuses a config that lacks a size, or spells a setting almost right: it would be missed without a word."""
+    """Refuses a config with missing sizes, unsupported values, or misspelled keys, which would be silently ignored."""
     known = {*family.keys.values(), *family.refused, *family.required}
     for key in set(settings) - known:
         if meant := did_you_mean(key, known - set(settings), cutoff=0.9):

@@ -1,4 +1,4 @@
-"""What a model folder tells beside its weights: configuration, family, task, tokenizer, provenance. No torch here."""
+"""What a model folder holds besides weights: configuration, family, task, tokenizer, provenance. Imports no torch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -18,34 +18,34 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass
 class Bundle:
-    """A network with its tokenizer, and where they come from. One that was exported has methods of its own."""
+    """A network with its tokenizer and their provenance. ExportedBundle overrides the methods."""
 
-    network: Any  # Pretraining, or TaskNetwork where there is a task
+    network: Any  # Pretraining, or TaskNetwork if there is a task
     tokenizer: Tokenizer
     family: families.Family = BERT
     provenance: dict[str, Any] = field(default_factory=dict)
     task: Task | None = None
 
     def start(self, device: str, precision: str = "fp32", compile: bool = False, threads: int = 0) -> Any:
-        """What computes the network."""
+        """Returns a runner that computes the network on a device."""
         from bertkit.bundle.runner import Runner
 
         return Runner(self.network, device, precision, compile, threads)
 
     def device(self, name: str) -> str:
-        """Where it is computed."""
+        """Returns the device that is used for a name such as "auto"."""
         from bertkit.model.device import find_device
 
         return str(find_device(name))
 
     def content(self) -> Iterator[bytes]:
-        """All that its answers depend on, but for the tokenizer."""
+        """Yields the bytes of everything that the answers depend on, except the tokenizer."""
         yield repr((self.network.encoder.config, self.task and self.task.settings)).encode()
         for tensor in self.network.state_dict().values():
             yield tensor.contiguous().numpy().data
 
     def save(self, folder: Path | str) -> None:
-        """Writes the artifact, whole or not at all."""
+        """Writes the artifact, completely or not at all."""
         from bertkit.bundle.bundle import save_bundle
 
         save_bundle(self, folder)
@@ -53,7 +53,7 @@ class Bundle:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of a folder that is small, but for the tokenizer."""
+    """Everything small in a folder, except the tokenizer."""
 
     folder: Path
     config: Config
@@ -70,7 +70,7 @@ class Facts:
 
 
 def read_facts(path: Path) -> Facts:
-    """The facts of a folder or checkpoint."""
+    """Reads the facts of a folder or checkpoint."""
     settings, file = _read_settings(path)
     try:
         family = family_of(settings)
@@ -87,7 +87,7 @@ def read_facts(path: Path) -> Facts:
 
 
 def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
-    """The task that bertkit.json tells, or else config.json."""
+    """Returns the task given in bertkit.json, or else the one found in Hugging Face's files."""
     if isinstance(own, dict):
         known = {f.name for f in fields(TaskSettings)}
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
@@ -103,7 +103,7 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:
-    """The config of a folder or checkpoint, and the file it stood in."""
+    """Returns the config of a folder or checkpoint, and the file it was read from."""
     folder = path if path.is_dir() else path.parent
     for name in ("config.json", "bert_config.json"):
         if (folder / name).is_file():

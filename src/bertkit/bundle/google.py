@@ -1,8 +1,8 @@
-"""Reads TensorFlow 1 checkpoints, as Google publishes BERT, without TensorFlow.
+"""Reads TensorFlow 1 checkpoints, the format in which Google published BERT, without TensorFlow.
 
-A checkpoint NAME is two kinds of file. NAME.index is a sorted table (LevelDB's format): blocks of key → entry, an
-index block that finds them, a footer that finds the index. Each entry (a protocol buffer) says where in
-NAME.data-0000i-of-0000n a tensor's bytes lie. Blocks and tensors carry CRC-32C checksums, and all are checked.
+A checkpoint NAME consists of two kinds of file. NAME.index is a sorted table (LevelDB's format): blocks of key → entry,
+an index block that locates them, a footer that locates the index block. Each entry (a protocol buffer) says where in
+NAME.data-0000i-of-0000n a tensor's bytes are. Blocks and tensors carry CRC-32C checksums, which are all verified.
 """
 
 import re
@@ -17,19 +17,19 @@ from bertkit.errors import ArtifactError
 from bertkit.text.protobuf import message, varints
 
 MAGIC = 0xDB4775248B80FB57
-FOOTER = 48  # bytes: where the meta and index blocks lie, zeros, the magic number
-TRAILER = 5  # bytes after a block: its compression, its checksum
+FOOTER = 48  # bytes: the location of the meta and index blocks, zeros, the magic number
+TRAILER = 5  # bytes after a block: its compression type and checksum
 DTYPES = {code: np.dtype(name) for code, name in {1: "<f4", 2: "<f8", 3: "<i4", 9: "<i8", 19: "<f2"}.items()}
-# What an optimiser leaves beside the weights.
+# The optimizer's variables, saved beside the weights.
 SLOTS = re.compile(r"(/adam_[mv]|/Adam(_1)?|/lamb_[mv]|/Momentum|^global_step|^beta[12]_power|/ExponentialMovingAverage)$")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor lies and what it is."""
+    """A tensor's type, shape and location."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype | None  # None for kinds a BERT has no use for
+    dtype: np.dtype | None  # None for types that BERT does not use
     shard: int
     offset: int
     size: int
@@ -37,7 +37,7 @@ class Entry:
 
 
 def find_checkpoint(path: Path) -> Path | None:
-    """The checkpoint's name, without ending, that a folder, an index file or a name stands for; None if there is none."""
+    """Returns the checkpoint's name, without suffix, for a folder, an index file or a name; None if there is none."""
     if path.is_dir():
         found = sorted(path.glob("*.index"))
         if len(found) > 1:
@@ -50,7 +50,7 @@ def find_checkpoint(path: Path) -> Path | None:
 
 
 def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
-    """Every tensor but the optimiser's slots, as old files of Hugging Face have it; all bytes are checked, slots' too."""
+    """Returns the tensors as old Hugging Face files have them. The optimizer's are left out, but verified as well."""
     entries, shards = read_index(name)
     tensors = dict[str, np.ndarray]()
     for key, entry in entries.items():
@@ -61,7 +61,7 @@ def read_checkpoint(name: Path) -> dict[str, np.ndarray]:
 
 
 def hugging_face_name(name: str) -> str:
-    """The name old files of Hugging Face give a variable; they store a kernel transposed, as a weight."""
+    """Returns a variable's name in old Hugging Face files, where a kernel is a weight and transposed."""
     words = re.sub(r"\.layer_(\d+)\.", r".layer.\1.", name.replace("/", "."))
     words = re.sub(r"_embeddings$", "_embeddings.weight", words)
     words = re.sub(r"\.output_bias$", ".bias", words)
@@ -69,7 +69,7 @@ def hugging_face_name(name: str) -> str:
 
 
 def read_index(name: Path) -> tuple[dict[str, Entry], int]:
-    """Every tensor's entry, optimiser slots included, and the number of data files."""
+    """Returns every tensor's entry, the optimizer's included, and the number of data files."""
     file = name.with_name(name.name + ".index")
     table = file.read_bytes()
     try:
@@ -85,21 +85,21 @@ def read_index(name: Path) -> tuple[dict[str, Entry], int]:
 
 
 def _rows(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All keys and values of a table, in order."""
+    """Yields all keys and values of a table, in order."""
     if len(table) < FOOTER or int.from_bytes(table[-8:], "little") != MAGIC:
         raise ArtifactError("the index is cut off, or no TensorFlow index at all")
     footer = table[-FOOTER:-8]
     (meta, meta_size, index, index_size), place = varints(footer, 0, 4)
     if any(footer[place:]) or index + index_size + TRAILER != len(table) - FOOTER:
         raise ArtifactError("the footer of the index is damaged")
-    list(_block(table, meta, meta_size))  # holds nothing, but is checked like the others
+    list(_block(table, meta, meta_size))  # empty, but verified like the others
     for _, handle in _block(table, index, index_size):
         (offset, size), _ = varints(handle, 0, 2)
         yield from _block(table, offset, size)
 
 
 def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The rows of one block: each key shares a prefix with the one before."""
+    """Yields the rows of a block, in which each key is stored without the prefix it shares with the one before."""
     content, trailer = table[offset : offset + size], table[offset + size : offset + size + TRAILER]
     if len(trailer) < TRAILER or masked_crc32c(content + trailer[:1]) != int.from_bytes(trailer[1:], "little"):
         raise ArtifactError("a block of the index fails its checksum")

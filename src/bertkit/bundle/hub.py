@@ -1,5 +1,5 @@
-"""What a model's name stands for: a folder here, one in the package, or one of the Hugging Face hub. This alone may use the
-network, and only for a named model."""
+"""Resolves a model's name: a local folder, a model in the package, or one on the Hugging Face hub. Nothing else downloads
+anything, and this only for a model given by name."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ SMALL_FILES = ["*.json", "vocab.txt", "merges.txt", "spiece.model", "spm.model"]
 
 
 def find_model(name: Path | str) -> Path:
-    """The folder, checkpoint or fetched copy that a name stands for. What exists here is never looked up elsewhere."""
+    """Returns the folder, checkpoint or downloaded copy for a name. What exists locally is never looked up elsewhere."""
     path = Path(name).expanduser()
     if path.exists() or path.with_name(path.name + ".index").exists():
         return path

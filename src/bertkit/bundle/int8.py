@@ -1,7 +1,7 @@
-"""An ONNX graph's large maps in 8 bits: a scale for each output of the weights, and one for each token they are applied to.
+"""An ONNX graph's large linear layers in int8, with a scale for each output of the weights and for each input token.
 
-The usual way, one scale for all tokens of a batch, makes an answer depend on what else is in its batch; this does not, and
-one token with large values costs the others no precision. T tokens, N inputs of a map, C its outputs.
+The usual single scale for all tokens of a batch would make an answer depend on the rest of its batch, and a token with large
+values would cost the others precision. T tokens, N inputs of a linear layer, C outputs.
 """
 
 from typing import Any
@@ -10,16 +10,16 @@ import numpy as np
 
 from bertkit.errors import import_extra
 
-STEPS = 63  # of a weight to each side: with 127, sums of two products overflow where a processor lacks VNNI
-MIDDLE = 128  # the 8-bit number that stands for 0 in activations, which have 127 steps to each side
-MICROSOFT = "com.microsoft"  # whose operators multiply whole numbers
-NARROW = 32  # outputs of a map below which it stays as it is
+STEPS = 63  # of a weight on each side of zero: with 127, sums of two products overflow on CPUs without VNNI
+MIDDLE = 128  # the uint8 zero point of activations, which have 127 steps on each side
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's integer operators
+NARROW = 32  # a layer with fewer outputs stays in fp32
 CONSTANTS: dict[str, Any] = {"one": np.float32(1), "step": np.float32(1 / 127), "least": np.float32(1e-12)}
 CONSTANTS |= {"middle": np.uint8(MIDDLE), "columns": np.array([1])}
 
 
 def quantize(model: Any) -> None:
-    """Changes the graph in place."""
+    """Quantizes the graph in place."""
     onnx = import_extra("onnx", "onnx", "bertkit export")
     graph, made, read = model.graph, dict(CONSTANTS), set[str]()
     weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -46,7 +46,7 @@ def quantize(model: Any) -> None:
 
 
 def _matrix(onnx: Any, node: Any, weights: dict[str, Any]) -> np.ndarray | None:
-    """The weights [N, C] of a large map; None for any other node."""
+    """Returns the weights [N, C] of a large linear layer; None for any other node."""
     if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in weights:
         return None
     values = onnx.numpy_helper.to_array(weights[node.input[1]])
@@ -60,7 +60,7 @@ def _weights(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _rows(helper: Any, x: str) -> list[Any]:
-    """x [T, N] as whole numbers, and the scale of each row [T] and [T, 1]."""
+    """Returns nodes that quantize x [T, N], with each row's scale as [T] and as [T, 1]."""
     node, middle = helper.make_node, helper.make_tensor("middle", 2, [1], [MIDDLE])
     return [
         node("Abs", [x], [f"{x}.sizes"]),
@@ -75,7 +75,7 @@ def _rows(helper: Any, x: str) -> list[Any]:
 
 
 def _product(helper: Any, old: Any) -> list[Any]:
-    """The map of whole numbers, scaled back [T, C]; and its bias."""
+    """Returns nodes for the integer matrix multiplication, scaled back [T, C], and the bias."""
     node, (x, name, *bias), (y,) = helper.make_node, old.input, old.output
     whole = [f"{x}.int8", f"{name}.int8", "one", f"{name}.scales", "middle"]
     product = node("MatMulIntegerToFloat", whole, [f"{y}.whole"], domain=MICROSOFT)

@@ -1,4 +1,4 @@
-"""The family as Hugging Face spells it: for each member its config keys, parameter names and classes, as tables."""
+"""Tables for each member of the family: Hugging Face's config keys, parameter names and classes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,20 +14,20 @@ def _embeddings(theirs: str) -> Table:
 
 
 def _qkv(layer: str, parts: tuple[str, str, str], ours: str = "qkv") -> Table:
-    """Three maps that are stacked into one."""
+    """Three linear layers that we stack into one."""
     name = f"encoder.blocks.{{i}}.attention.{ours}"
     return {f"{name}.{kind}": tuple(f"{layer}.{part}.{kind}" for part in parts) for kind in ("weight", "bias")}
 
 
 def _rest_of_block(layer: str, *theirs: str) -> Table:
-    """Attention's output and its norm, then the feed-forward's two maps and its norm."""
+    """Attention's output and norm, then the feed-forward's two linear layers and norm."""
     ours = ("attention.output", "attention_norm", "feedforward.input", "feedforward.output", "feedforward_norm")
     named = [pair(f"encoder.blocks.{{i}}.{a}", f"{layer}.{b}") for a, b in zip(ours, theirs, strict=True)]
     return {name: theirs for table in named for name, theirs in table.items()}
 
 
 def _body(prefix: str, query: tuple[str, str, str] = ("query", "key", "value")) -> Table:
-    """As BERT's classes spell a body; most of the family does."""
+    """The encoder's names in BERT's classes, shared by most of the family."""
     layer = f"{prefix}.encoder.layer.{{i}}"
     attention, output = ("attention.output.dense", "attention.output.LayerNorm"), ("output.dense", "output.LayerNorm")
     rest = _rest_of_block(layer, *attention, "intermediate.dense", *output)
@@ -39,12 +39,12 @@ def _masked(dense: str, norm: str, bias: str) -> Table:
 
 
 def _task_head(output: str, pooler: str) -> Table:
-    """The last map of a task, and the pooler before it."""
+    """A task's output layer, and the pooler before it."""
     return pair("output", output) | pair("encoder.pooler.dense", pooler)
 
 
 def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str = "") -> Mapping[str, Head]:
-    """The fine-tuned classes: what they call the last map, and the pooler before it."""
+    """The fine-tuned classes, with their names for the output layer and the pooler before it."""
     pooled = Head(f"{classes}ForSequenceClassification", _task_head(output, pooler))
     return {
         **dict.fromkeys(PROBLEMS, pooled),
@@ -55,7 +55,7 @@ def _heads(classes: str, pooler: str, *, output: str = "classifier", choice: str
 
 
 def _classes(name: str, **more: str) -> Mapping[tuple[str, ...], str]:
-    """Those with no head, with the one that fills in pieces, and with others."""
+    """The classes with no head, with the masked head, and with others."""
     others = {tuple(heads.split("_")): f"{name}{theirs}" for heads, theirs in more.items()}
     return {(): f"{name}Model", ("masked",): f"{name}ForMaskedLM", **others}
 
@@ -65,7 +65,7 @@ def _without(settings: Settings, *keys: str) -> dict[str, Any]:
 
 
 def _lm_head(classes: str, prefix: str) -> dict[str, Any]:
-    """What RoBERTa and its like have on top."""
+    """The heads of RoBERTa and of models derived from it."""
     pooler = f"{prefix}.pooler.dense"
     return dict(
         pretraining=_masked("lm_head.dense", "lm_head.layer_norm", "lm_head.bias") | pair("encoder.pooler.dense", pooler),
@@ -90,7 +90,7 @@ BERT = Family(
 
 
 def _read_roberta(settings: Settings) -> Settings:
-    """Positions begin behind the row of the piece that pads."""
+    """Positions are counted from the row after the padding id's."""
     return {**settings, "first_position": settings.get("pad_token_id", 1) + 1}
 
 
@@ -142,7 +142,7 @@ ALBERT = Family(
 
 
 def _read_electra(settings: Settings) -> Settings:
-    """Pieces as wide as the rest have no matrix behind them."""
+    """Embeddings of the model's own width need no projection; ours is then 0."""
     width = settings.get("embedding_size", 128)
     return {**settings, "embedding_size": 0 if width == settings.get("hidden_size") else width}
 
@@ -209,7 +209,7 @@ LONGFORMER = Family(
 
 
 def _read_modern(settings: Settings) -> Settings:
-    """Old and new spellings of which layers look everywhere, and of the two rotary bases."""
+    """Reads the old and new spellings of which layers have global attention, and of the two rotary bases."""
     kinds = settings.get("layer_types") or []
     whole = [i for i, kind in enumerate(kinds) if kind == "full_attention"]
     usual = settings.get("global_attn_every_n_layers", len(kinds) or 3) if whole or not kinds else 0
@@ -229,7 +229,7 @@ def _read_modern(settings: Settings) -> Settings:
 
 def _write_modern(settings: Settings) -> Settings:
     flat = {key: settings[key] for key in ("window", "global_every", "rotary_base", "local_rotary_base")}
-    every = flat["global_every"] if flat["window"] else 1  # without a window, all layers look everywhere
+    every = flat["global_every"] if flat["window"] else 1  # without a window, all layers are global
     near = [every == 0 or i % every > 0 for i in range(settings["num_hidden_layers"])]
     bases = {"full_attention": flat["rotary_base"], "sliding_attention": flat["local_rotary_base"]}
     return {
@@ -237,7 +237,7 @@ def _write_modern(settings: Settings) -> Settings:
         "local_attention": 2 * flat["window"] or 128,
         "layer_types": ["sliding_attention" if one else "full_attention" for one in near],
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
-        "global_attn_every_n_layers": every,  # and as it was spelled before
+        "global_attn_every_n_layers": every,  # the old spelling
         "global_rope_theta": flat["rotary_base"],
         "local_rope_theta": flat["local_rotary_base"],
     }
@@ -274,7 +274,7 @@ FAMILIES = {family.name: family for family in (BERT, ROBERTA, DISTILBERT, ALBERT
 
 
 def family_of(settings: Settings) -> Family:
-    """The family that a config.json names; one without model_type, as Google's are, is BERT."""
+    """Returns the family that a config.json names; without model_type, as in Google's, it is BERT."""
     name = str(settings.get("model_type", "bert"))
     if name not in FAMILIES:
         raise ConfigError(f"model_type is {name!r}, which is not supported; supported: {', '.join(FAMILIES)}")

@@ -1,6 +1,6 @@
-"""Writes a network as an ONNX graph (bundle/exported.py runs it), in 32 bits, or with 8-bit weights and activations.
+"""Writes a network as an ONNX graph (bundle/exported.py runs it), in fp32, or with weights and activations in int8.
 
-T tokens, B sequences, M places, n sequences of a grid, L its length, H heads, K head width, D width.
+T tokens, B sequences, M wanted positions, n sequences of a grid, L its length, H heads, K head width, D width.
 """
 
 import warnings
@@ -24,12 +24,12 @@ from bertkit.model.device import twin
 from bertkit.model.positions import Rotary
 from bertkit.tasks.network import FeatureNetwork, SimilarityNetwork, TaskNetwork
 
-OPSET = 17  # the first with layer norms
+OPSET = 17  # the first with LayerNormalization
 HEADS = {"logits": "judged", "masked": "masked_logits", "next": "next_logits"}  # output → the network's method
 
 
 class Graph(nn.Module):
-    """A network as a function of plain tensors, from which everything else in a batch follows."""
+    """A network as a function of plain tensors, from which it computes the rest of a batch itself."""
 
     def __init__(self, network: Any):
         super().__init__()
@@ -51,7 +51,7 @@ class Graph(nn.Module):
         return x, *(getattr(self.network, HEADS[name])(read) for name in self.heads)
 
     def _read(self, batch: Batch, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The last layer's vectors at the places [M, D], and what heads read there: the same, or something made of all."""
+        """Returns the last layer's vectors at the places [M, D], and the heads' input: the same, features, LSTM or means."""
         network = self.network
         if isinstance(network, FeatureNetwork):
             states = network.encoder.hidden_states(batch)
@@ -69,7 +69,7 @@ class Graph(nn.Module):
 
 
 def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
-    """One grid for all sequences: whoever lays out batches gives them like lengths."""
+    """Returns a batch with one grid for all sequences, as packing already groups similar lengths."""
     begins, ends = boundaries[:-1], boundaries[1:]
     sizes, at = ends - begins, torch.arange(ids.shape[0])
     owners = (at[:, None] >= ends).sum(1)  # [T]
@@ -82,7 +82,7 @@ def _batch(ids: Tensor, segments: Tensor, boundaries: Tensor) -> Batch:
 
 
 def _mean(x: Tensor, batch: Batch, places: Tensor) -> Tensor:
-    """The mean vector of the sequence that each place belongs to [M, D]; as `pool` makes it, it could not be written."""
+    """Returns the mean vector of the sequence that each place belongs to [M, D]; `pool` itself cannot be exported."""
     bucket, owners = batch.buckets[0], (places[:, None] >= batch.boundaries[1:]).sum(1)
     there = bucket.there[..., None]
     grid = x.index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, -1)  # [n, L, D]
@@ -90,7 +90,7 @@ def _mean(x: Tensor, batch: Batch, places: Tensor) -> Tensor:
 
 
 def _mixed(attention: Attention, turns: Iterable[Tensor], x: Tensor, batch: Batch, places: Tensor | None) -> Tensor:
-    """What `Attention.mixed` gives [T, H, K], by one operator for all that happens in the grid."""
+    """Replaces `Attention.mixed` [T, H, K] by a single operator on the grid."""
     bucket = batch.buckets[0]
     grid = attention.qkv(x).index_select(0, bucket.tokens.flatten()).view(*bucket.tokens.shape, -1)  # [n, L, 3 D]
     mixed = _Attend.apply(grid, bucket.there.sum(1).int(), attention.heads, attention.output.in_features, *turns)
@@ -98,11 +98,11 @@ def _mixed(attention: Attention, turns: Iterable[Tensor], x: Tensor, batch: Batc
 
 
 class _Attend(torch.autograd.Function):
-    """ONNX Runtime's own attention, which takes the sequences' lengths [n], and its own turning of queries and keys."""
+    """ONNX Runtime's own attention operator, which takes the sequences' lengths [n], and its rotary position embedding."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, lengths: Tensor, heads: int, width: int, *turns: Tensor) -> Tensor:
-        return qkv[..., :width].clone()  # for its shape [n, L, D]
+        return qkv[..., :width].clone()  # only its shape matters: [n, L, D]
 
     @staticmethod
     def symbolic(g: Any, qkv: Any, lengths: Any, heads: int, width: int, *turns: Any) -> Any:
@@ -118,7 +118,7 @@ class _Attend(torch.autograd.Function):
 
 
 def _turns(config: Config) -> Iterable[Tensor]:
-    """Cosine and sine of each position [P, K / 2], where queries and keys that look everywhere are turned."""
+    """Returns cosine and sine of each position [P, K / 2] for global rotary attention; nothing for other models."""
     if config.place != "rotary":
         return ()
     at = torch.arange(config.positions)
@@ -126,7 +126,7 @@ def _turns(config: Config) -> Iterable[Tensor]:
 
 
 def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
-    """model.onnx, and its weights in model.onnx.data beside it, into an empty folder."""
+    """Writes model.onnx, and its weights as model.onnx.data, into an empty folder."""
     onnx = import_extra("onnx", "onnx", "bertkit export")
     graph, file = Graph(network).eval(), folder / GRAPH
     sizes = torch.tensor([5, 9, 7])
@@ -135,7 +135,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
     example = {"ids": ids, "segments": ids % 2, "boundaries": boundaries, "places": boundaries[:3], "told": sizes[:2] % 3}
     outputs = ["vectors", *graph.heads]
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # that tracing is old, and that it records what happens
+        warnings.simplefilter("ignore")  # that tracing is deprecated, and that it fixes Python values
         torch.onnx.export(
             graph,
             tuple(example.values()),
@@ -147,7 +147,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
             dynamo=False,
         )
     model = onnx.load(file)
-    for old in folder.iterdir():  # weights of more than 2 GB lie in files of their own
+    for old in folder.iterdir():  # above 2 GB the exporter writes weights to files of their own
         old.unlink()
     if int8:
         quantize(model)
@@ -155,7 +155,7 @@ def write_graph(network: Any, folder: Path, *, int8: bool = False) -> None:
 
 
 def _in_order(lstm: nn.LSTM, x: Tensor, batch: Batch) -> Tensor:
-    """Through the LSTM in a grid: what takes sequences apart one by one cannot be traced."""
+    """Runs the LSTM on a padded grid, as the network's loop over the sequences cannot be traced."""
     bucket = batch.buckets[0]
     packed = rnn.pack_padded_sequence(x[bucket.tokens], bucket.there.sum(1), batch_first=True, enforce_sorted=False)
     padded, _ = rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)

@@ -1,4 +1,4 @@
-"""A network on a device, by torch: batches of arrays in, arrays out. bundle/exported.py does the same without torch."""
+"""Runs a network on a device with torch: batches of arrays in, arrays out. bundle/exported.py does it without torch."""
 
 from collections.abc import Iterator, Sequence
 from threading import Lock
@@ -15,7 +15,7 @@ from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device
 
 
 class Runner:
-    """`compile` trades a slow start for faster batches."""
+    """Computes a network's outputs; `compile` trades a slow start for faster batches."""
 
     def __init__(self, network: Any, device: str, precision: str, compile: bool = False, threads: int = 0):
         if threads:
@@ -25,69 +25,69 @@ class Runner:
         self.network: Any = network.to(self.device, PRECISIONS[precision]).eval()
         self.encoder, self.compiled, self.turn = self.network.encoder, compile, Lock()
         self.config = self.encoder.config
-        if compile:  # tasks, and others that have this network, go on with any shapes
+        if compile:  # a copy: the network itself still takes batches of any shape
             self.encoder = twin(self.encoder)
             compile_parts(self.encoder.embeddings, *self.encoder.blocks)
         self.budget = budget_for(self.device.type, precision, filled=compile)
         self.grids = wants_grids(self.device, precision, self.config)
 
     def can(self, head: str) -> bool:
-        """Whether the network has a head of that name, and what it reads."""
+        """Returns whether the network has that head, and the pooler if the head needs it."""
         pools = self.network.encoder.pooler is not None
         return getattr(self.network, head, None) is not None and (pools or head != "next")
 
     def encoded(self, batch: Batch, wanted: torch.Tensor | None = None) -> torch.Tensor:
-        """By one thread at a time: what compiles does not bear two, and the device has its work in order anyway."""
+        """Runs the encoder, one thread at a time: compilation is not thread-safe, and the device works in order anyway."""
         with self.turn:
             return self.encoder(batch, wanted)
 
     @torch.inference_mode()
     def vectors(self, batch: Batch) -> np.ndarray:
-        """[T, D]"""
+        """Returns the last layer's vectors [T, D]."""
         return fetched(self.encoded(self._here(batch)))
 
     @torch.inference_mode()
     def pooled(self, batch: Batch, kind: str) -> np.ndarray:
-        """One vector for each sequence [B, D]: its pieces' mean or maximum, or its first one's."""
+        """Returns a vector for each sequence [B, D]: the mean or maximum over its pieces, or its first one's."""
         here = self._here(batch)
         if kind == "cls":
             return fetched(self.encoded(here, here.firsts))
-        lengths = here.boundaries[: 1 + np.count_nonzero(np.diff(batch.boundaries))].long().diff()  # no empty ones
+        lengths = here.boundaries[: 1 + np.count_nonzero(np.diff(batch.boundaries))].long().diff()  # not the empty ones
         return fetched(torch.segment_reduce(self.encoded(here).float(), kind, lengths=lengths, unsafe=True))
 
     @torch.inference_mode()
     def masked_logits(self, batch: Batch, places: np.ndarray, rows: int) -> Iterator[np.ndarray]:
-        """[M, V], so many rows at a time."""
+        """Yields the masked head's logits at the places [M, V], `rows` at a time."""
         here, at = self._here(batch), torch.from_numpy(places).to(self.device)
-        # Compiled for one shape: all tokens, as the number of places differs.
+        # Compiled code has one shape, so all tokens are computed: the number of places varies.
         x = self.encoded(here).index_select(0, at) if self.compiled else self.encoded(here, at)
         for part in x.split(rows):
             yield fetched(self.network.masked_logits(part))
 
     @torch.inference_mode()
     def next_logits(self, batch: Batch) -> np.ndarray:
-        """[B, 2]"""
+        """Returns the next-sentence head's logits [B, 2]."""
         batch = self._here(batch)
         return fetched(self.network.next_logits(self.encoded(batch, batch.firsts)))
 
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
-        """The logits of a task's batch [M, C], or the vectors of its texts."""
+        """Returns the logits of a task's batch [M, C], or its texts' vectors for similarity."""
         return self.network.tell(data, device, precision)
 
     @torch.inference_mode()
     def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:
-        """At the chosen layers [T, n, D]."""
+        """Returns the states at the chosen layers [T, n, D]."""
         states = self.network.encoder.hidden_states(self._here(batch))
         return fetched(torch.stack([states[layer] for layer in layers], 1))
 
     @torch.inference_mode()
     def looks(self, batch: Batch) -> list[np.ndarray]:
-        """Who looks at whom in each sequence [layers, H, L, L]."""
+        """Returns the attention weights of each sequence [layers, H, L, L]."""
         layers = self.network.encoder.attention_weights(self._here(batch))
         return [fetched(torch.stack(one)) for one in zip(*layers, strict=True)]
 
     def parameters(self) -> dict[str, int]:
-        """By part, and in all."""
+        """Returns the number of parameters by part, and in total."""
         parts = {"embeddings": 0, "blocks": 0, "pooler": 0, "heads": 0}
         for name, parameter in self.network.named_parameters():
             part = name.split(".")[1] if name.startswith("encoder.") else "heads"

@@ -1,4 +1,4 @@
-"""Sentence-BERT's folders (sentence-transformers): beside the encoder, modules.json says how its vectors are pooled."""
+"""Sentence-BERT's folders (sentence-transformers), where modules.json says how the encoder's vectors are pooled."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from bertkit.errors import ConfigError
 from bertkit.tasks.task import TaskSettings
 
 POOLINGS = {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens"}
-MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}  # → the folders that we give them
+MODULES = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}  # module → its folder in what we write
 
 
 def read_pooling(folder: Path, positions: int) -> TaskSettings | None:
-    """The similarity task that a folder's modules describe; None where there are none."""
+    """Returns the similarity task that a folder's modules.json describes; None without one."""
     if not (file := folder / "modules.json").is_file():
         return None
     try:
@@ -38,7 +38,7 @@ def read_pooling(folder: Path, positions: int) -> TaskSettings | None:
 
 
 def write_pooling(folder: Path, settings: TaskSettings, width: int) -> None:
-    """The files that make sentence-transformers read the artifact as it was tuned."""
+    """Writes the files with which sentence-transformers reads the artifact as it was fine-tuned."""
     modules = list[dict[str, Any]]()
     for i, (name, path) in enumerate(MODULES.items()):
         if name != "Normalize" or settings.normalize:

@@ -1,6 +1,6 @@
-"""Models that lie in the package, a folder each: a name that every verb takes, with no network."""
+"""Models that ship with the package, a folder each; every verb takes their names, and works offline."""
 
 from pathlib import Path
 
 OWN = Path(__file__).parent
-DEFAULT = "bertkit-en-small"  # what is asked, and trained on, unless told otherwise
+DEFAULT = "bertkit-en-small"  # for asking and fine-tuning, if no model is given

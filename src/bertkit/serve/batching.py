@@ -1,7 +1,7 @@
-"""Dynamic batching: requests of many clients become calls of the model with many texts at once.
+"""Dynamic batching: requests from many clients share calls of the model, each with many texts.
 
-A worker thread owns the model. It takes the oldest request and others that ask the same, up to the model's budget of
-tokens, as soon as a budget is full or the oldest has waited long enough.
+A worker thread owns the model. It takes the oldest request, with others that ask the same question, up to the model's
+token budget, as soon as the budget is full or the oldest has waited long enough.
 """
 
 import time
@@ -18,16 +18,16 @@ from bertkit.serve.predictor import Model
 
 
 class Busy(BertkitError):
-    """A request that was not taken: the queue is closed, or full."""
+    """Raised when a request is not accepted: the queue is closed or full."""
 
 
 class QueueFull(Busy):
-    """More texts wait than the queue takes."""
+    """Raised when the queue has no room for the request's texts."""
 
 
 @dataclass(eq=False)
 class _Request:
-    """Columns of texts with one row an answer; requests with the same question share a call."""
+    """Columns of texts, with one answer per row; requests with the same question share a call."""
 
     question: tuple[Any, ...]  # method, number of columns, settings
     columns: tuple[Sequence[Any], ...]
@@ -41,7 +41,7 @@ class _Request:
 
 
 class Batcher:
-    """A model behind a queue of at most `queue` texts; `seen` is told the size of every batch."""
+    """A model behind a queue of at most `queue` texts; `seen` is called with the size of every batch."""
 
     def __init__(
         self, model: Model, *, queue: int = 1024, wait: float = 0.004, seen: Callable[[int], Any] = lambda texts: None
@@ -54,11 +54,11 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Texts in the queue."""
+        """The number of texts in the queue."""
         return sum(request.rows for request in self._requests)
 
     def ask(self, method: str, *columns: Sequence[Any], tokens: int, **settings: Any) -> Future[Sequence[Any]]:
-        """Queues a call of one of the model's methods; cancelled before its batch begins, it costs nothing."""
+        """Queues a call of one of the model's methods; if cancelled before its batch starts, it costs nothing."""
         request = _Request((method, len(columns), *sorted(settings.items())), columns, tokens)
         if any(len(column) != request.rows for column in columns):
             raise InputError(f"pairs are {len(columns[1])} for {request.rows} texts; give one partner to each")
@@ -73,7 +73,7 @@ class Batcher:
         return request.answers
 
     def close(self) -> None:
-        """Takes nothing more, and returns when all that was taken is answered."""
+        """Accepts no more requests, and returns when all accepted ones are answered."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -91,7 +91,7 @@ class Batcher:
                 self._answer(begun)
 
     def _next(self) -> list[_Request]:
-        """Waits for a batch; none when the queue is closed and empty."""
+        """Waits for a batch and returns it; it is empty when the queue is closed and empty."""
         with self._changed:
             while self._requests or not self._closed:
                 left = self._requests[0].born + self.wait - time.monotonic() if self._requests else None
@@ -102,7 +102,7 @@ class Batcher:
         return []
 
     def _take(self) -> list[_Request]:
-        """The oldest request and those that ask the same, as far as the budget goes."""
+        """Removes and returns the oldest request and those with the same question, up to the budget."""
         same = [request for request in self._requests if request.question == self._requests[0].question]
         totals = list(accumulate(request.tokens for request in same))
         batch = same[: max(1, bisect_right(totals, self.model.budget))]
@@ -110,7 +110,7 @@ class Batcher:
         return batch
 
     def _answer(self, requests: list[_Request]) -> None:
-        """Every request gets its part of the answers; where one is bad, halves are tried until it stands alone."""
+        """Answers each request; if one is bad, the batch is halved until the error is that request's alone."""
         method, _, *settings = requests[0].question
         columns = zip(*(request.columns for request in requests), strict=True)
         try:

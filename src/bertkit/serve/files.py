@@ -1,8 +1,8 @@
-"""Answers for files of any size: rows in, the same rows with their answers out, in bounded memory.
+"""Answers for files of any size, in bounded memory: rows in, the same rows with their answers out.
 
-Rows are read as a stream and cut into chunks. A chunk is answered here, in a process or on a Ray node, and written to a
-part file of its own; at the end the parts are joined. A part depends on the file, the model and the settings alone, so a run
-that was stopped goes on behind its last part and ends with the same bytes.
+Rows are read as a stream and split into chunks. A chunk is answered in this process, another process or a Ray actor, and
+written to a part file of its own; at the end the parts are joined. A part depends only on the file, the model and the
+settings, so a run that was stopped continues after its last part and ends with the same bytes.
 """
 
 import csv
@@ -29,10 +29,10 @@ from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
 from bertkit.serve.predictor import Model, Spans, plain, word_spans
 
-CHUNK = 2048  # rows of a part
-HEAD = 2**20  # bytes of the input by which it is known again
+CHUNK = 2048  # rows per part
+HEAD = 2**20  # bytes at the start of the input that are hashed to recognise it
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
-PREFIX = "predicted_"  # of an answer's columns
+PREFIX = "predicted_"  # of the columns with the answers
 NAMES = {  # task → the columns of its answers
     "classification": "label probability",
     "multilabel": "labels probabilities",
@@ -44,15 +44,15 @@ NAMES = {  # task → the columns of its answers
 }
 
 
-Chunk = tuple[list[tuple[int, Row]], list[Row], bool]  # rows with their lines, bad rows among them, is it the first
+Chunk = tuple[list[tuple[int, Row]], list[Row], bool]  # rows with line numbers, unreadable rows, whether it is the first
 
 
 @dataclass
 class Source(Table):
-    """The input: a table that is read in chunks and keeps bad rows; of those that cannot be cut into cells, their lines."""
+    """The input: a table read in chunks that keeps its bad rows; the raw lines of those that cannot be split into cells."""
 
     kept: list[Row] = field(default_factory=list)
-    read: int = 0  # rows, bad ones among them
+    read: int = 0  # rows, bad ones included
 
     def complain(self, message: str, line: int) -> None:
         raw = next((text for at, text in self.lines if at == line), "")
@@ -61,12 +61,12 @@ class Source(Table):
 
     @cached_property
     def lines(self) -> Iterator[tuple[int, str]]:
-        """With their numbers; each is read once, as bad ones come in order."""
+        """The file's lines with their numbers, read only once, as bad rows come in order."""
         with open_text(self.path, "\n" if self.path.suffix.lower() == ".jsonl" else "") as stream:
             yield from enumerate(stream, start=1)
 
     def chunks(self, done: int) -> Iterator[Chunk]:
-        """Those behind the first `done`; where one ends is told by the number of its rows alone."""
+        """Yields the chunks after the first `done`; where a chunk ends depends only on the number of rows."""
         number, rows = 0, read_rows(self)
         while (part := list(islice(rows, CHUNK))) or self.kept:
             bad, self.kept = self.kept, []
@@ -78,15 +78,15 @@ class Source(Table):
 
 @dataclass(frozen=True)
 class Format:
-    """How rows are written: as they were read, with the answers' columns behind."""
+    """How rows are written: as they were read, followed by the columns with the answers."""
 
     ending: str
-    names: list[str]  # of all columns
+    names: list[str]  # all columns
     added: list[str]
     schema: Any = None  # Parquet's
 
     def write(self, rows: list[Row], first: bool) -> bytes:
-        """The bytes of a part; the file's first one begins with the header."""
+        """Returns the bytes of a part; the file's first one starts with the header."""
         if self.ending == ".jsonl":
             return _json_lines(rows)
         rows = [row | {name: self._cell(name, row[name]) for name in self.added} for row in rows]
@@ -98,14 +98,14 @@ class Format:
         return "".join(map(self._line, lines)).encode("utf-8", "surrogateescape")
 
     def _line(self, cells: list[Any]) -> str:
-        """Ends in a newline alone, but cells with a carriage return are quoted all the same."""
+        """Returns a line that ends in a newline only, yet with cells quoted that contain a carriage return."""
         stream = io.StringIO()
         dialect: Any = {} if self.ending == ".csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
         csv.writer(stream, **dialect).writerow(cells)
         return stream.getvalue().removesuffix("\r\n") + "\n"
 
     def _cell(self, name: str, value: Any) -> Any:
-        """A list or dict as JSON, unless Parquet has a column of lists for it."""
+        """Returns a list or dict as JSON, unless its Parquet column takes lists; anything else unchanged."""
         flat = isinstance(value, list | dict) and (self.schema is None or str(self.schema.field(name).type) == "string")
         return json.dumps(value, ensure_ascii=False) if flat else value
 
@@ -118,7 +118,7 @@ class Format:
 
 
 class Answerer:
-    """A worker: a chunk in; the bytes of its part, and its bad rows out."""
+    """A worker: takes a chunk, returns the bytes of its part and its bad rows."""
 
     def __init__(self, bundle: Bundle, source: Table, form: Format, device: str, precision: str, threads: int):
         self.model = Model(bundle, device=device, precision=precision, threads=threads)
@@ -138,7 +138,7 @@ class Answerer:
         return self.form.write(told, first), sorted(bad, key=lambda one: one["line"])
 
     def _record(self, line: int, row: Row) -> Any:
-        """What the model is asked, or what is wrong with the row. A sentence is its own document if no other is told."""
+        """Returns a row's record, or what is wrong with it. A sentence without a document number is its own document."""
         table, document = self.source, row.get("document")
         if self.task == "tagging" and isinstance(row.get(table.columns.text), list):
             table, row = replace(table, task="tagging"), row | {"document": document if type(document) is int else -line}
@@ -150,7 +150,7 @@ class Answerer:
             return wrong
 
     def _answers(self, records: Sequence[Any]) -> list[Any]:
-        """In the records' order; an error in the place of a record that the model finds nothing in."""
+        """Returns the answers in order, or an error for a record that cannot be answered: halving the records finds it."""
         ask = {"tagging": self._tag, "similarity": self._embed}.get(self.task, self.model.answer)
         try:
             return ask(records)
@@ -162,7 +162,7 @@ class Answerer:
         return self.model.embed([record.text for record in records], truncate=True).tolist()
 
     def _tag(self, records: Sequence[Any]) -> list[Any]:
-        """The entities of texts, or of sentences that were given as words and are read with spaces between."""
+        """Returns the entities of texts, or of sentences given as words, which are joined with spaces."""
         given = [texts(record)[0] for record in records]
         both = zip(records, self.model.tokenizer.pieces(given), given, strict=True)
         spans = [_spans(one.words) if isinstance(one, Words) else word_spans(pieces, text) for one, pieces, text in both]
@@ -184,7 +184,7 @@ def predict_file(
     device: str = "auto",
     precision: str = "fp32",
 ) -> dict[str, Any]:
-    """Writes the rows of `data` with a model's answers to `out`; run again, it goes on where it stopped."""
+    """Writes the rows of `data` with a model's answers to `out`; run again, it continues where it was stopped."""
     data, out, begin = Path(data), Path(out).resolve(), time.monotonic()
     _check(data, out, bad, engine, workers)
     bundle, parts = open_bundle(model), out.with_name(f"{out.name}.parts")
@@ -218,14 +218,14 @@ def _check(data: Path, out: Path, bad: str, engine: str, workers: int) -> None:
 
 
 def _task(bundle: Bundle) -> str:
-    """What the model is asked; without a task, for vectors."""
+    """Returns the model's task; a model without one gives vectors, as for similarity."""
     return bundle.task.settings.task if bundle.task else "similarity"
 
 
 def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool) -> tuple[Source, Format]:
-    """The input with its columns found, and the format of the output."""
+    """Returns the input, with its columns found, and the format of the output."""
     named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))
-    task, alone = _task(bundle), _task(bundle) in ("tagging", "similarity")  # these read one text a row
+    task, alone = _task(bundle), _task(bundle) in ("tagging", "similarity")  # these read one text per row
     if alone and named.pair:
         raise InputError(f'a {task} model reads one text a row; expected no pair, found the column "{named.pair}"')
     source = Source(data, "classification" if alone else task, named, labelled=False, bad=bad)
@@ -246,7 +246,7 @@ def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool)
 
 
 def _schema(data: Path, added: list[str]) -> Any:
-    """The columns of a Parquet file with those of the answers; None for other formats."""
+    """Returns the Parquet schema of the input with the answers' columns added; None for other formats."""
     if data.suffix.lower() != ".parquet":
         return None
     arrow = _arrow()
@@ -262,7 +262,7 @@ def _arrow() -> Any:
 
 
 def _count(data: Path) -> int:
-    """Rows; of text, lines, which are as many or a few more."""
+    """Returns the number of rows; for text formats the number of lines, which may be slightly higher."""
     if data.suffix.lower() == ".parquet":
         return _arrow().parquet.read_metadata(data).num_rows
     with open(data, "rb") as stream:
@@ -270,7 +270,7 @@ def _count(data: Path) -> int:
 
 
 def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
-    """What the answers depend on."""
+    """Returns what the answers depend on."""
     facts, model = source.path.stat(), hashlib.sha256(bundle.tokenizer.content.encode())
     for part in bundle.content():
         model.update(part)
@@ -281,7 +281,7 @@ def _settings(bundle: Bundle, source: Source, form: Format) -> dict[str, Any]:
 
 
 def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int:
-    """How many parts are there already; those of another run are refused, or removed if so wished."""
+    """Returns the number of finished parts; those of another run are refused, or removed with `fresh`."""
     told = parts / "settings.json"
     if fresh or not any(parts.glob("*.part")):
         if out.exists() and not fresh:
@@ -297,7 +297,7 @@ def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int
 
 
 def _write(name: Path, content: bytes, bad: list[Row], source: Source) -> None:
-    """Bad rows first, then the part, which says that its chunk is done."""
+    """Writes the bad rows, then the part, whose existence means that its chunk is done."""
     if bad and source.bad == "stop":
         raise DataError(f"{bad[0]['reason']} (--bad skip leaves such rows out)", source.path, bad[0]["line"])
     for ending, written in ((".bad", _json_lines(bad)), (".part", content)):
@@ -306,7 +306,7 @@ def _write(name: Path, content: bytes, bad: list[Row], source: Source) -> None:
 
 
 def _finish(names: list[Path], out: Path, form: Format) -> int:
-    """Joins the parts, and removes them; the output comes last, so that it is whole where it stands. Tells the bad rows."""
+    """Joins and removes the parts; the output appears last, and complete. Returns the number of bad rows."""
     parts = names[0].parent
     if sorted(parts.glob("*.part")) != names:
         raise InputError(f"{parts} lost parts, or holds those of another run; --fresh begins anew")
@@ -329,13 +329,13 @@ def _join(parts: list[Path], out: Path) -> None:
 
 
 def _json_lines(rows: list[Row]) -> bytes:
-    """Half of a surrogate pair becomes an escape."""
+    """Returns rows as JSON lines; a lone surrogate becomes an escape."""
     lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 def _value(name: str, found: Any) -> Any:
-    """What an answer has for a column; some answers are a single value."""
+    """Returns an answer's value for a column; some answers are a single value."""
     name = name.removeprefix(PREFIX)
     if not isinstance(found, tuple):
         return found
@@ -345,6 +345,6 @@ def _value(name: str, found: Any) -> Any:
 
 
 def _spans(words: Sequence[str]) -> Spans:
-    """The characters of words with spaces between."""
+    """Returns the character spans of words joined with spaces."""
     ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
     return [(end - len(word), end) for word, end in zip(words, ends, strict=True)]

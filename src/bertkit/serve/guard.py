@@ -1,4 +1,4 @@
-"""What every request meets before its route: the key, the size and pace of its body, the clock; and the log and figures."""
+"""What every request passes before its route: the key, the limits on its body, the timeout; and the log and metrics."""
 
 import asyncio
 import hmac
@@ -28,24 +28,24 @@ REFUSALS = {
     503: "The server is shutting down.",
     504: "The answer took too long.",
 }
-GONE = 499  # the client did not wait for its answer
-OPEN = ("/", "/health", "/ready", "/openapi.json")  # to everybody, with a key too
+GONE = 499  # the client disconnected before the answer
+OPEN = ("/", "/health", "/ready", "/openapi.json")  # need no key
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one request may cost, and how long it may take."""
+    """Limits on a request, and on the queue."""
 
-    texts: int = 128  # of a request
-    tokens: int = 16_384  # of a request
-    body: int = 1 << 20  # bytes of a request
-    queue: int = 1024  # texts that wait, for each model
+    texts: int = 128  # per request
+    tokens: int = 16_384  # per request
+    body: int = 1 << 20  # bytes per request
+    queue: int = 1024  # texts waiting, per model
     wait: float = 0.004  # seconds that the first text of a batch waits for others
     timeout: float = 30.0  # seconds for the body and the answer
 
 
 class Desk:
-    """The served models, each behind its queue, and what is told of the requests."""
+    """The served models, each with its queue, and the metrics and log of requests."""
 
     def __init__(self, models: Mapping[str, Model], limits: Limits, key: str, log_texts: bool):
         self.limits, self.key, self.log_texts, self.draining = limits, key, log_texts, False
@@ -64,7 +64,7 @@ class Desk:
             self.can[name] = [*own, "tokenize", *["attention"] * (not isinstance(model.bundle, ExportedBundle))]
 
     def pick(self, verb: str, name: str | None) -> tuple[str, Batcher]:
-        """The model of that name, or the first that can do it."""
+        """Returns the model of that name, or the first one that can answer."""
         chosen = name or next((name for name, verbs in self.can.items() if verb in verbs), "")
         if not chosen:
             raise InputError(f"model that can {verb} is not served; see /v1/models")
@@ -75,7 +75,7 @@ class Desk:
         return chosen, self.batchers[chosen]
 
     def note(self, scope: Any, status: int, seconds: float) -> None:
-        """Counts a request and logs it; of texts only how many there were, unless asked."""
+        """Counts and logs a request; without log_texts, only the number of its texts."""
         route = scope["route"].path if "route" in scope else "other"
         self.requests.labels(route, status).inc()
         self.seconds.labels(route).observe(seconds)
@@ -85,8 +85,8 @@ class Desk:
 
 
 def log(**facts: Any) -> None:
-    """One line of JSON on standard error."""
-    with suppress(OSError):  # nobody reads it any more
+    """Writes one line of JSON to standard error."""
+    with suppress(OSError):  # standard error was closed
         print(json.dumps({"time": round(time.time(), 3), **facts}), file=sys.stderr, flush=True)
 
 
@@ -95,7 +95,7 @@ def refusal(status: int, message: str = "", **headers: str) -> Response:
 
 
 class Guard:
-    """Stands between the server and the routes."""
+    """ASGI middleware between the server and the routes."""
 
     def __init__(self, app: Any, desk: Desk):
         self.app, self.desk, self.limits = app, desk, desk.limits
@@ -121,7 +121,7 @@ class Guard:
             self.desk.note(scope, status or GONE, time.perf_counter() - begin)
 
     def _refuse(self, scope: Any) -> Response | None:
-        """Without looking at the body: probes and the pages about the routes are open, the rest needs the key."""
+        """Refuses a request before its body is read: without the key, except for OPEN, or while the server drains."""
         given = dict(scope["headers"]).get(b"authorization", b"")
         known = not self.desk.key or hmac.compare_digest(given[:7].lower() + given[7:], b"bearer " + self.desk.key.encode())
         if not known and scope["path"].removeprefix(scope.get("root_path", "")) not in OPEN:
@@ -130,7 +130,7 @@ class Guard:
         return refusal(503, Connection="close") if draining else None
 
     async def _admit(self, scope: Any, receive: Any, send: Any) -> Response | None:
-        """Reads the body and lets the route answer, both in time."""
+        """Reads the body and runs the route, both within the timeout."""
         body = None
         try:
             async with asyncio.timeout(self.limits.timeout):
@@ -143,7 +143,7 @@ class Guard:
         return None
 
     async def _read(self, receive: Any) -> bytes:
-        """The body, no further than just beyond the limit."""
+        """Reads the body, but stops once it exceeds the limit."""
         body, more = bytearray(), True
         while more and len(body) <= self.limits.body:
             message = await receive()
@@ -152,7 +152,7 @@ class Guard:
         return bytes(body)
 
     async def _answer(self, scope: Any, body: bytes, receive: Any, send: Any) -> None:
-        """Runs the route, and cancels it if the client goes away: nothing else can be received behind the body."""
+        """Runs the route, and cancels it if the client disconnects, the only thing to be received after the body."""
 
         async def replay() -> Any:
             return {"type": "http.request", "body": body}

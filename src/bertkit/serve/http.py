@@ -1,8 +1,8 @@
-"""Models behind HTTP: what can be asked, and how an answer looks.
+"""Models over HTTP: the routes, and the shapes of requests and answers.
 
-    client → Guard (key, size, pace, clock, log) → route → Batcher → Model
+    client → Guard (key, size, timeout, log) → route → Batcher → Model
 
-A text that cannot be answered is refused by itself; nothing that was accepted is lost when the server is told to stop.
+A bad text fails only its own request; when the server is told to stop, it answers what it has accepted.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from bertkit.tasks.choice import Chosen
 from bertkit.tasks.classification import Classified, Labelled
 from bertkit.tasks.qa import Answered, Span
 
-LOOKED_AT = 3_000_000  # weights of all layers and heads, as an answer of some 40 MB tells them
+LOOKED_AT = 3_000_000  # attention weights in an answer, over all layers and heads: some 40 MB of JSON
 SAID = {"model_attributes_type": "expected a JSON object, with Content-Type: application/json"}  # clearer than pydantic's
-INLINE = 2000  # characters up to which counting tokens is quicker than handing it to a thread
-TOLD = 10  # faults of a body; more would keep others waiting
+INLINE = 2000  # characters up to which counting tokens is faster than handing it to a thread
+TOLD = 10  # errors reported per body; formatting more would keep other requests waiting
 Named = TypeVar("Named")
 Strings = Annotated[list[str], Field(fail_fast=True)]
 
 
 def _shape(kind: type, **changes: Any) -> Any:
-    """An answer of the model as a JSON object."""
+    """Returns the pydantic model for one of the model's answer types."""
     fields = {name: (hint, ...) for name, hint in (get_type_hints(kind) | changes).items()}
     return create_model(kind.__name__, __doc__=kind.__doc__, **fields)  # type: ignore[call-overload]
 
@@ -53,10 +53,10 @@ if not TYPE_CHECKING:
 
 
 class Asked(BaseModel):
-    """What all requests may say."""
+    """The base of the requests: which model to ask."""
 
     model_config = ConfigDict(extra="forbid")
-    model: str | None = Field(None, description="One of /v1/models; by default the first that can do it.")
+    model: str | None = Field(None, description="A name from /v1/models; by default the first model that can answer.")
 
 
 class Texts(Asked):
@@ -69,11 +69,11 @@ class Cut(Texts):
 
 class Fill(Cut):
     texts: Strings = Field(min_length=1, examples=[["Paris is the [MASK] of France."]])
-    top: int = Field(5, ge=1, le=100, description="How many candidates for each [MASK].")
+    top: int = Field(5, ge=1, le=100, description="Number of candidates for each [MASK].")
 
 
 class Pairs(Texts):
-    pairs: Strings | None = Field(None, description="The second text of each, in the same order.")
+    pairs: Strings | None = Field(None, description="The second text of each pair, in the same order.")
 
 
 class Ask(Asked):
@@ -87,8 +87,8 @@ class Choose(Asked):
 
 
 class Embed(Cut):
-    pooling: Literal["", "mean", "cls", "max"] = Field("", description="By default what the model was tuned for.")
-    normalize: bool | None = Field(None, description="Scale to length 1; by default what the model was tuned for.")
+    pooling: Literal["", "mean", "cls", "max"] = Field("", description="By default as the model was fine-tuned.")
+    normalize: bool | None = Field(None, description="Scale to length 1; by default as the model was fine-tuned.")
 
 
 class Next(Asked):
@@ -98,16 +98,16 @@ class Next(Asked):
 
 
 class Embeddings(BaseModel):
-    """As OpenAI's clients ask."""
+    """A request in OpenAI's embeddings format."""
 
     model: str | None = None
     input: str | Annotated[Strings, Field(min_length=1)] = Field(examples=["She kneads the dough."])
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, description="The model's own, if it is said at all.")
+    dimensions: int | None = Field(None, description="If given, it must be the model's own.")
 
 
 class Answers(BaseModel, Generic[Named]):
-    """An answer for each text, in their order, and the model that gave it."""
+    """The name of the model, and its answers in the order of the texts."""
 
     model: str
     answers: list[Named]
@@ -129,12 +129,12 @@ class EmbeddingList(BaseModel):
 class Tokenized(BaseModel):
     pieces: list[str]
     ids: list[int]
-    offsets: list[tuple[int, int]] = Field(description="Characters; (0, 0) for special pieces.")
+    offsets: list[tuple[int, int]] = Field(description="In characters; (0, 0) for special pieces.")
 
 
 class Looked(BaseModel):
     pieces: list[str]
-    weights: list[list[list[list[float]]]] = Field(description="By layer, head, piece that looks, piece looked at.")
+    weights: list[list[list[list[float]]]] = Field(description="By layer, head, attending piece, attended piece.")
 
 
 class Served(BaseModel):
@@ -151,7 +151,7 @@ class Models(BaseModel):
 
 
 async def _refuse(request: Request, error: Any) -> Response:
-    """422 names the field and does not repeat what was sent."""
+    """Returns the response for an error; a 422 names the field, but does not repeat what was sent."""
     if isinstance(error, Busy):
         return refusal(429 if isinstance(error, QueueFull) else 503, str(error), **{"Retry-After": "1"})
     if isinstance(error, RequestValidationError):
@@ -159,13 +159,13 @@ async def _refuse(request: Request, error: Any) -> Response:
         if details[0]["type"] == "json_invalid":
             return refusal(400)
     else:
-        fields, word = request.state.fields, str(error).split()[0]  # the model first, then what the route reads
+        fields, word = request.state.fields, str(error).split()[0]  # "model" first, then the route's own
         details = [{"loc": ["body", word if word in fields else fields[1]], "msg": str(error), "type": "input"}]
     return Response(json.dumps({"detail": details}), 422, media_type="application/json")
 
 
 async def _admit(request: Request, asked: Any, verb: str, texts: Sequence[str]) -> tuple[str, Batcher]:
-    """The model that is asked; too many texts or tokens are refused."""
+    """Returns the model to ask; refuses too many texts or tokens."""
     state, desk, limits = request.state, request.app.state.desk, request.app.state.desk.limits
     state.fields = list(type(asked).model_fields)
     name, batcher = desk.pick(verb, asked.model)
@@ -173,17 +173,17 @@ async def _admit(request: Request, asked: Any, verb: str, texts: Sequence[str]) 
         raise HTTPException(413, f"{len(texts)} texts; expected at most {limits.texts}")
     count, short = batcher.model.tokenizer.ids, sum(map(len, texts)) <= INLINE
     ids = count(texts) if short else await asyncio.to_thread(count, texts)
-    state.texts, state.tokens = texts, sum(map(len, ids)) + 2 * len(texts)  # special pieces
+    state.texts, state.tokens = texts, sum(map(len, ids)) + 2 * len(texts)  # with special pieces
     if state.tokens > limits.tokens:
         raise HTTPException(413, f"{state.tokens} tokens; expected at most {limits.tokens}")
     return name, batcher
 
 
 async def _answer(request: Request, asked: Any, verb: str, *columns: Sequence[Any], **settings: Any) -> Any:
-    """The answers to the rows of the columns, which are texts or choices."""
+    """Returns the answers to the rows of the columns, which hold texts or choices."""
     texts = [text for rows in columns for row in rows for text in ([row] if isinstance(row, str) else records.texts(row))]
     name, batcher = await _admit(request, asked, verb, texts)
-    method = "answer" if verb == "choose" else verb  # which takes many choices at once
+    method = "answer" if verb == "choose" else verb  # which takes many records at once
     found = await asyncio.wrap_future(batcher.ask(method, *columns, tokens=request.state.tokens, **settings))
     return {"model": name, "answers": found.tolist() if isinstance(found, np.ndarray) else found}
 
@@ -193,44 +193,44 @@ router = APIRouter(responses={status: {"description": text} for status, text in 
 
 @router.post("/v1/fill")
 async def fill(asked: Fill, request: Request) -> Answers[list[list[Candidate]]]:
-    """The likeliest pieces for each [MASK] of each text."""
+    """Returns the likeliest pieces for each [MASK] of each text."""
     return await _answer(request, asked, "fill", asked.texts, top=asked.top, truncate=asked.truncate)
 
 
 @router.post("/v1/classify")
 async def classify(asked: Pairs, request: Request) -> Answers[Classified | Labelled | float]:
-    """A label, labels or a number for each text, or for each pair of texts."""
+    """Returns a label, labels or a number for each text, or for each pair of texts."""
     return await _answer(request, asked, "classify", asked.texts, *([] if asked.pairs is None else [asked.pairs]))
 
 
 @router.post("/v1/tag")
 async def tag(asked: Texts, request: Request) -> Answers[list[Entity]]:
-    """The entities of each text, with their characters."""
+    """Returns the entities of each text, with character offsets."""
     return await _answer(request, asked, "tag", asked.texts)
 
 
 @router.post("/v1/ask")
 async def ask(asked: Ask, request: Request) -> Answers[Answered]:
-    """The part of the context that answers the question; "" where there is none."""
+    """Returns the span of the context that answers the question; "" if there is none."""
     return await _answer(request, asked, "ask", [asked.question], [asked.context])
 
 
 @router.post("/v1/choose")
 async def choose(asked: Choose, request: Request) -> Answers[Chosen]:
-    """Which of the options goes with the prompt."""
+    """Returns which option fits the prompt best, and each option's probability."""
     return await _answer(request, asked, "choose", [records.Choice(asked.prompt, tuple(asked.options))])
 
 
 @router.post("/v1/embed")
 async def embed(asked: Embed, request: Request) -> Answers[list[float]]:
-    """A vector for each text."""
+    """Returns a vector for each text."""
     settings = asked.model_dump(include={"pooling", "normalize", "truncate"})
     return await _answer(request, asked, "embed", asked.texts, **settings)
 
 
 @router.post("/v1/similarity")
 async def similarity(asked: Cut, request: Request) -> Answers[list[float]]:
-    """How alike each two of the texts are: cosines of their vectors, a row for each text."""
+    """Returns the cosine similarity of every two texts, a row for each text."""
     found = await _answer(request, asked, "embed", asked.texts, normalize=True, truncate=asked.truncate)
     vectors = np.array(found["answers"], np.float32)
     return found | {"answers": (vectors @ vectors.T).tolist()}
@@ -238,7 +238,7 @@ async def similarity(asked: Cut, request: Request) -> Answers[list[float]]:
 
 @router.post("/v1/embeddings")
 async def embeddings(asked: Embeddings, request: Request) -> EmbeddingList:
-    """A vector for each text, as OpenAI's clients expect it."""
+    """Returns a vector for each text, in OpenAI's format."""
     texts = [asked.input] if isinstance(asked.input, str) else asked.input
     found = await _answer(request, asked, "embed", texts)
     vectors = found["answers"]
@@ -253,13 +253,13 @@ async def embeddings(asked: Embeddings, request: Request) -> EmbeddingList:
 
 @router.post("/v1/next")
 async def next_sentence(asked: Next, request: Request) -> Answers[float]:
-    """How likely it is that b follows a."""
+    """Returns the probability that b follows a."""
     return await _answer(request, asked, "next", [asked.a], [asked.b], truncate=asked.truncate)
 
 
 @router.post("/v1/tokenize")
 async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
-    """The pieces of each text as the model sees them."""
+    """Returns the pieces of each text as the model reads them."""
     name, batcher = await _admit(request, asked, "tokenize", asked.texts)
     model = batcher.model
     found = await asyncio.to_thread(model.tokenizer.encode_batch, asked.texts)
@@ -269,7 +269,7 @@ async def tokenize(asked: Texts, request: Request) -> Answers[Tokenized]:
 
 @router.post("/v1/attention")
 async def attention(asked: Texts, request: Request) -> Answers[Looked]:
-    """Who looks at whom in each text, by layer and head; for short texts."""
+    """Returns the attention weights of each text by layer and head, for short texts."""
     name, batcher = await _admit(request, asked, "attention", asked.texts)
     most = int((LOOKED_AT / (batcher.model.config.layers * batcher.model.config.heads)) ** 0.5)
     if request.state.tokens > most:
@@ -281,7 +281,7 @@ async def attention(asked: Texts, request: Request) -> Answers[Looked]:
 
 @router.get("/", response_class=HTMLResponse, include_in_schema=False)
 async def playground() -> HTMLResponse:
-    """A page to try the models in; it loads nothing from elsewhere."""
+    """Returns a page for trying out the models; it loads nothing from elsewhere."""
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
     page = Path(__file__).with_name("playground.html").read_text(encoding="utf-8")
     return HTMLResponse(page, headers={"Content-Security-Policy": policy})
@@ -289,7 +289,7 @@ async def playground() -> HTMLResponse:
 
 @router.get("/v1/models")
 async def models(request: Request) -> Models:
-    """What is served, and what each model can be asked."""
+    """Lists the models that are served, and what each can answer."""
     desk = request.app.state.desk
     served = [{"id": name, **each.model.describe(), "answers": desk.can[name]} for name, each in desk.batchers.items()]
     return {"data": served}  # type: ignore[return-value]
@@ -297,13 +297,13 @@ async def models(request: Request) -> Models:
 
 @router.get("/health")
 async def health() -> dict[str, str]:
-    """The process is alive."""
+    """Answers while the process is alive."""
     return {"status": "alive"}
 
 
 @router.get("/ready")
 async def ready(request: Request) -> dict[str, str]:
-    """The server takes requests."""
+    """Answers 200 while the server accepts requests."""
     if request.app.state.desk.draining:
         raise HTTPException(503, REFUSALS[503])
     return {"status": "ready"}
@@ -311,14 +311,14 @@ async def ready(request: Request) -> dict[str, str]:
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> str:
-    """Queue, batches, requests and their times, for Prometheus."""
+    """Returns the metrics of queues, batches, requests and times, for Prometheus."""
     return generate_latest(request.app.state.desk.registry).decode()
 
 
 def create_app(
     models: Mapping[str, Model], *, limits: Limits | None = None, key: str = "", log_texts: bool = False
 ) -> FastAPI:
-    """An application that serves the models; its shutdown answers what was accepted."""
+    """Returns an application that serves the models; on shutdown it answers the requests it has accepted."""
     desk = Desk(models, limits or Limits(), key, log_texts)
 
     @asynccontextmanager
@@ -327,9 +327,9 @@ def create_app(
         for batcher in desk.batchers.values():
             await asyncio.to_thread(batcher.close)
 
-    app = FastAPI(title="bertkit", lifespan=lifespan, docs_url=None, redoc_url=None)  # theirs load from elsewhere
+    app = FastAPI(title="bertkit", lifespan=lifespan, docs_url=None, redoc_url=None)  # these load from elsewhere
     app.state.desk = desk
-    told = [Depends(HTTPBearer(auto_error=False))] if key else []  # for /openapi.json; it is the Guard that asks for it
+    told = [Depends(HTTPBearer(auto_error=False))] if key else []  # only for /openapi.json: the Guard checks the key
     app.include_router(router, dependencies=told)
     app.add_middleware(Guard, desk=desk)
     for error in (InputError, RequestValidationError, Busy):
@@ -338,7 +338,7 @@ def create_app(
 
 
 class _Server(uvicorn.Server):
-    """A signal turns requests away, closes the door, and waits for what is inside; a second signal does not wait."""
+    """On a signal, refuses new requests, stops listening and finishes accepted ones; on a second, stops at once."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.config.app.state.desk.draining = True  # type: ignore[union-attr]
@@ -346,7 +346,7 @@ class _Server(uvicorn.Server):
 
 
 def run(app: FastAPI, host: str, port: int) -> None:
-    """Serves until a signal comes."""
+    """Serves until a signal arrives."""
     desk: Desk = app.state.desk
     family, shown = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     if not host:

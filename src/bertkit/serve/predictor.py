@@ -1,7 +1,7 @@
-"""A loaded model and its answers.
+"""A loaded model, and the methods that ask it.
 
-Many texts are packed into batches by a budget of tokens; answers come back in the order of the texts, and no answer
-depends on what else was in its batch.
+Texts are packed into batches up to a token budget. Answers are returned in the order of the texts, and no answer depends
+on what else was in its batch.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from bertkit.tasks.tagging import Tagged
 from bertkit.tasks.task import TaskSettings, check_texts
 from bertkit.text.tokenizer import Encoding, Pieces, behind_marks
 
-JUDGED = ("classification", "multilabel", "regression")  # tasks that are asked alike
+JUDGED = ("classification", "multilabel", "regression")  # the tasks of `classify`
 ANSWERS = dict.fromkeys(JUDGED, "classify") | {"tagging": "tag", "qa": "ask", "choice": "choose", "similarity": "embed"}
-MANY = 256  # texts from which on a progress bar is worth its line
-SCORES = 2**24  # of pieces at masks that are held at once
-HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can be asked, and the head it needs
-Spans = list[tuple[int, int]]  # of words, in characters
+MANY = 256  # texts from which a progress bar is shown
+SCORES = 2**24  # logits of [MASK]s held at once
+HEADS = {"fill": "masked", "next": "next"}  # what a model without a task can answer, and the head needed
+Spans = list[tuple[int, int]]  # begin and end of words, in characters
 
 
 class Candidate(NamedTuple):
-    """A piece for a [MASK], and how likely it is."""
+    """A piece for a [MASK], and its probability."""
 
     piece: str
     probability: float
@@ -57,18 +57,18 @@ class Features(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """A text's pieces, and how much each looks at each."""
+    """A text's pieces, and their attention weights."""
 
     pieces: list[str]
     weights: np.ndarray  # [layers, heads, T, T]
 
 
 class Entity(NamedTuple):
-    """A part of a text and what kind of thing it is."""
+    """A span of a text, and its kind."""
 
     text: str
     kind: str
-    begin: int  # character
+    begin: int  # in characters
     end: int
     probability: float  # of its least certain word
 
@@ -76,15 +76,15 @@ class Entity(NamedTuple):
 def load(
     name: Path | str = DEFAULT, *, device: str = "auto", precision: str = "fp32", compile: bool = False, budget: int = 0
 ) -> Model:
-    """Reads a model folder, an exported one too, a Google checkpoint, a hub model or the package's own, to be asked."""
+    """Loads a model folder or export, a Google checkpoint, a hub model or the model in the package."""
     return Model(open_bundle(name), device=device, precision=precision, compile=compile, budget=budget)
 
 
 class Model:
-    """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches; `budget`: tokens of a
-    batch, 0 for as many as suit; `threads`: of a processor, 0 for all."""
+    """A network with its tokenizer, on a device. `compile` trades a slow start for faster batches; `budget` is in tokens per
+    batch, 0 for the default; `threads` is the number of CPU threads, 0 for the default."""
 
-    quiet = False  # no bars, for those that work for others
+    quiet = False  # True hides progress bars, for the server and workers
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Model:
     @overload
     def fill(self, texts: Sequence[str], *, top: int = 5, truncate: bool = False) -> list[list[list[Candidate]]]: ...
     def fill(self, texts: str | Sequence[str], *, top: int = 5, truncate: bool = False) -> Any:
-        """The likeliest pieces for each [MASK] of a text; a list of texts gives a list of answers."""
+        """Returns the likeliest pieces for each [MASK] of a text; for a list of texts, a list of answers."""
         if isinstance(texts, str):
             return self.fill([texts], top=top, truncate=truncate)[0]
         self.need("masked", "fill")
@@ -122,7 +122,7 @@ class Model:
     def embed(
         self, texts: Sequence[str], *, pooling: str = "", normalize: bool | None = None, truncate: bool = False
     ) -> np.ndarray:
-        """A vector for each text [N, D]: its pieces' mean or maximum, or [CLS]'s; by default what it was tuned for."""
+        """Returns a vector for each text [N, D], pooled by mean, max or cls; by default as the model was fine-tuned."""
         tuned = self.bundle.task.settings if self.bundle.task else TaskSettings()
         pooling, normalize = pooling or tuned.pooling, tuned.normalize if normalize is None else normalize
         check_choice("pooling", pooling, POOLINGS)
@@ -132,7 +132,7 @@ class Model:
         return unit(vectors) if normalize else vectors
 
     def features(self, texts: Sequence[str], *, layers: Sequence[int] = (-1,), truncate: bool = False) -> list[Features]:
-        """Every piece's vectors at the chosen layers: 0 is the embeddings' output, -1 the last layer's."""
+        """Returns the vectors of every piece at the chosen layers: 0 is the embeddings' output, -1 the last layer's."""
         count = self.config.layers + 1
         bad = [layer for layer in layers if not -count <= layer < count]
         if bad or not layers:
@@ -144,13 +144,13 @@ class Model:
         return [Features(self.spelled(one.ids), one.offsets, found.swapaxes(0, 1)) for one, found in both]
 
     def attention(self, texts: Sequence[str], *, truncate: bool = False) -> list[Attention]:
-        """Who looks at whom, in every layer and head."""
+        """Returns the attention weights of every layer and head."""
         encodings = self.encode_texts(texts, truncate=truncate)
         found = self.each("looking", encodings, self.runner.looks)
         return [Attention(self.spelled(encoding.ids), one) for encoding, one in zip(encodings, found, strict=True)]
 
     def spelled(self, ids: Iterable[int]) -> list[str]:
-        """The pieces; of what only the model knows, the number."""
+        """Returns the pieces of ids; an id that only the model has, not the tokenizer, is shown as a number."""
         known = self.tokenizer.vocabulary
         return [known[index] if index < len(known) else f"[{index}]" for index in ids]
 
@@ -159,7 +159,7 @@ class Model:
     @overload
     def next(self, a: Sequence[str], b: Sequence[str], *, truncate: bool = False) -> np.ndarray: ...
     def next(self, a: Any, b: Any, *, truncate: bool = False) -> Any:
-        """How likely it is that b follows a; two lists give an array."""
+        """Returns the probability that b follows a; for two lists, an array."""
         if isinstance(a, str) or isinstance(b, str):
             return float(self.next([a], [b], truncate=truncate)[0])
         self.need("next", "next")
@@ -168,7 +168,7 @@ class Model:
         return np.array(self.each("judging", encodings, lambda b: softmax(self.runner.next_logits(b))[:, 0]), np.float32)
 
     def classify(self, texts: Any, pairs: Any = None) -> Any:
-        """A label, labels or a number for each text, or for each pair of texts."""
+        """Returns a label, labels or a number for each text, or for each pair of texts."""
         if isinstance(texts, str):
             return self.classify([texts], None if pairs is None else [pairs])[0]
         texts = list(texts)
@@ -180,7 +180,7 @@ class Model:
     @overload
     def tag(self, texts: Sequence[str]) -> list[list[Entity]]: ...
     def tag(self, texts: Any) -> Any:
-        """The entities of each text, with their characters; of plain labels, every labelled word."""
+        """Returns the entities of each text, with character offsets; with plain labels, each labelled word is one."""
         if isinstance(texts, str):
             return self.tag([texts])[0]
         texts = list(texts)
@@ -188,7 +188,7 @@ class Model:
         return self.tag_words(texts, spans, range(len(texts)))
 
     def tag_words(self, texts: Sequence[str], spans: Sequence[Spans], documents: Sequence[int]) -> list[list[Entity]]:
-        """The entities of sentences whose words are known, and the documents they stand in."""
+        """Returns the entities of sentences whose words and documents are given."""
         words = [tuple(text[begin:end] for begin, end in each) for text, each in zip(texts, spans, strict=True)]
         records = [Words(each, document=document) for each, document in zip(words, documents, strict=True)]
         answers = self.answer(records, "tagging")
@@ -199,19 +199,19 @@ class Model:
     @overload
     def ask(self, question: Sequence[str], context: Sequence[str]) -> list[Answered]: ...
     def ask(self, question: Any, context: Any) -> Any:
-        """The part of the context that answers the question; "" where the model says that there is none."""
+        """Returns the span of the context that answers the question; "" if the model finds none."""
         if isinstance(question, str):
             return self.ask([question], [context])[0]
         return self.answer([Question(*both) for both in _paired(question, context)], "qa")
 
     def choose(self, prompt: str, options: Sequence[str]) -> Chosen:
-        """Which of the options goes with the prompt."""
+        """Returns which option fits the prompt best, and each option's probability."""
         if isinstance(options, str) or not len(options):
             raise InputError(f"the options are {options!r}; expected a list of texts")
         return self.answer([Choice(prompt, tuple(options))], "choice")[0]
 
     def answer(self, records: Sequence[Any], *tasks: str) -> list[Any]:
-        """The answers of a fine-tuned model to records of its task."""
+        """Returns a fine-tuned model's answers to records of its task."""
         task = self.bundle.task
         if task is None or (tasks and task.settings.task not in tasks):
             found = f"a {task.settings.task} model" if task else "not fine-tuned"
@@ -221,7 +221,7 @@ class Model:
             return list(answer_records([self.runner], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
 
     def encode(self, ids: Sequence[Sequence[int] | np.ndarray]) -> list[np.ndarray]:
-        """The last layer's vectors [T, D] for sequences of ids, special ones included."""
+        """Returns the last layer's vectors [T, D] of each sequence of ids, which include the special ones."""
         rows = [np.asarray(sequence, np.int64) for sequence in ids]
         for index, row in enumerate(rows):
             if row.size and not (row.min() >= 0 and row.max() < self.config.vocabulary):
@@ -232,11 +232,11 @@ class Model:
         return self.each("encoding", encodings, lambda batch: _split(self.runner.vectors(batch), batch))
 
     def save(self, folder: Path | str) -> None:
-        """Writes the artifact, whole or not at all."""
+        """Writes the artifact, completely or not at all."""
         self.bundle.save(folder)
 
     def describe(self) -> dict[str, Any]:
-        """Sizes, parameters by part, vocabulary and provenance."""
+        """Returns the model's sizes, parameters by part, vocabulary and provenance."""
         config, tokenizer = self.config, self.tokenizer
         shape = {name: getattr(config, name) for name in ("layers", "width", "heads", "feedforward", "positions")}
         task = self.bundle.task.settings if self.bundle.task else None
@@ -246,13 +246,13 @@ class Model:
         return facts | {"vocabulary": pieces, "answers": self.answers(), "provenance": self.bundle.provenance}
 
     def answers(self) -> list[str]:
-        """What this model can be asked."""
+        """Returns the names of the methods that this model supports."""
         task = self.bundle.task
         own = [ANSWERS[task.settings.task]] if task else [verb for verb, head in HEADS.items() if self.runner.can(head)]
         return list(dict.fromkeys(["embed", "features", *own]))
 
     def need(self, head: str, verb: str) -> None:
-        """Refuses a question that a head answers which the model lacks."""
+        """Raises an error if the model lacks the head that the verb needs."""
         if not self.runner.can(head):
             kind = {"masked": "masked-language", "next": "next-sentence"}[head]
             raise ArtifactError(f"this model has no {kind} head; {verb} needs one that was pre-trained with it")
@@ -260,7 +260,7 @@ class Model:
     def encode_texts(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, truncate: bool, read_mask: bool = False
     ) -> list[Encoding]:
-        """Encodes and checks; what is too long is refused, or cut if so wished."""
+        """Encodes texts and checks them; texts that are too long are refused, or cut with `truncate`."""
         if isinstance(texts, str):
             raise InputError("expected a list of texts, found one string; put it into a list")
         tuned = self.bundle.task.settings.max_length if self.bundle.task and pairs is None else self.config.positions
@@ -280,7 +280,7 @@ class Model:
             raise InputError(f"{what} has {length} pieces; this model takes 1 to {longest}{advice}")
 
     def each(self, title: str, encodings: Sequence[Encoding], answer: Callable[[Batch], Iterable[Any]]) -> list[Any]:
-        """Answers batch by batch, returned in the order of the encodings."""
+        """Applies `answer` batch by batch, and returns the answers in the order of the encodings."""
         answers: list[Any] = [None] * len(encodings)
         ids, segments, done = [e.ids for e in encodings], [e.segments for e in encodings], 0
         with self._bar(title, len(encodings)) as show:
@@ -296,8 +296,8 @@ class Model:
         return bar(title, count) if count >= MANY and not self.quiet else nullcontext(show_nothing)
 
     def masked(self, batch: Batch, use: Callable[[np.ndarray], Iterable[Any]]) -> list[list[Any]]:
-        """For each [MASK] of each sequence, what `use` makes of the logits there: of a few at a time, as each has as many as
-        there are pieces."""
+        """Returns, for each sequence, the result of `use` for the logits of each [MASK]. `use` gets a few rows at a time, as
+        a row is as long as the vocabulary."""
         places = np.flatnonzero(np.asarray(batch.ids) == self.tokenizer.mask)
         parts = self.runner.masked_logits(batch, places, max(1, SCORES // self.config.vocabulary))
         found = [row for logits in parts for row in use(logits)]
@@ -309,7 +309,7 @@ class Model:
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
-    """An answer as JSON has it, its numbers to so many digits."""
+    """Returns an answer as values for JSON, with floats rounded to `digits`."""
     value = value._asdict() if hasattr(value, "_asdict") else value
     if isinstance(value, dict):
         return {name: plain(part, digits) for name, part in value.items()}
@@ -320,7 +320,7 @@ def plain(value: Any, digits: int | None = None) -> Any:
 
 
 def word_spans(pieces: Pieces, text: str) -> Spans:
-    """The characters of a text's words, as the tokenizer splits it."""
+    """Returns the character spans of a text's words, as the tokenizer splits it."""
     begins = np.flatnonzero(pieces.starts)
     if not len(begins):
         raise InputError(f"nothing to read in {short(text)!r}; expected at least one word")
@@ -329,7 +329,7 @@ def word_spans(pieces: Pieces, text: str) -> Spans:
 
 
 def _paired(first: Sequence[Any], second: Any) -> Iterable[tuple[Any, Any]]:
-    """Each with its partner."""
+    """Pairs the elements of two lists of equal length."""
     if isinstance(second, str) or second is None or len(first) != len(second):
         found = "a single text" if isinstance(second, str) else 0 if second is None else len(second)
         raise InputError(f"{len(first)} texts cannot pair with {found}; give one partner to each")
@@ -345,7 +345,7 @@ def _entities(text: str, words: Spans, answer: Tagged) -> list[Entity]:
 
 
 def _likeliest(logits: np.ndarray, count: int) -> Iterable[tuple[list[int], list[float]]]:
-    """For each row, the likeliest pieces' ids and chances, the likeliest first."""
+    """Returns for each row the ids and probabilities of the likeliest pieces, the likeliest first."""
     chances = softmax(logits)
     found = np.argpartition(-chances, count - 1, axis=1)[:, :count]
     found = np.take_along_axis(found, np.argsort(-np.take_along_axis(chances, found, 1), axis=1, kind="stable"), 1)
@@ -353,7 +353,7 @@ def _likeliest(logits: np.ndarray, count: int) -> Iterable[tuple[list[int], list
 
 
 def _shapes(budget: int, positions: int, crowding: float) -> Shapes:
-    """Lengths that double up to the model's longest; where there are no grids, room for more short texts is free."""
+    """Returns shapes with doubling lengths up to the model's longest; without grids, more crowding costs nothing."""
     lengths = [positions]
     while lengths[0] > 32:
         lengths.insert(0, -(-lengths[0] // 2))
@@ -361,5 +361,5 @@ def _shapes(budget: int, positions: int, crowding: float) -> Shapes:
 
 
 def _split(rows: np.ndarray, batch: Batch) -> list[np.ndarray]:
-    """The rows of each sequence."""
+    """Splits the rows by sequence."""
     return [part.copy() for part in np.split(rows, np.asarray(batch.boundaries)[1:-1])]

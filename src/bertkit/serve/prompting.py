@@ -1,7 +1,7 @@
-"""Classification without training: a cloze pattern around the text, and the masked head's word for each label.
+"""Classification without training: a cloze pattern around the text, and a word for each label, scored by the masked head.
 
-Some words are likelier than others whatever the text. So each is judged by how much likelier it is here than on average:
-over a few labelled examples if there are any, which also choose the best of several patterns, else beside an empty text.
+Some words are likelier than others whatever the text. So a word is scored by how much likelier it is here than on average:
+over a few labelled examples, if given, which also select the best of several patterns, otherwise with an empty text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from bertkit.tasks.metrics import softmax
 
 
 class Prompt:
-    """A model, its patterns such as "{text} It was [MASK]." and the word that stands for each label."""
+    """A model, patterns such as "{text} It was [MASK]." and the word that stands for each label."""
 
     def __init__(self, model: Model, patterns: Sequence[str], words: Mapping[str, str], examples: Sequence[Record] = ()):
         model.need("masked", "prompt")
@@ -33,12 +33,12 @@ class Prompt:
         (self.right, self.usual), self.pattern = max(ranked, key=lambda found: found[0][0])
 
     def classify(self, texts: Sequence[str]) -> list[Classified]:
-        """The likeliest label of each text."""
+        """Returns the likeliest label of each text."""
         chances = softmax(self._scores(self.pattern, texts) - self.usual)
         return [Classified.of(self.labels, row) for row in chances]
 
     def _fit(self, pattern: str, examples: Sequence[Record]) -> tuple[float, np.ndarray]:
-        """How likely a pattern makes the examples' labels, and each word with it on average."""
+        """Returns the examples' mean probability of their labels with a pattern, and each word's mean log-probability."""
         scores = self._scores(pattern, [example.text for example in examples] or [""])
         usual = scores.mean(0)
         chances = softmax(scores - usual)
@@ -46,7 +46,7 @@ class Prompt:
         return float(np.mean(told or [0.0])), usual
 
     def _scores(self, pattern: str, texts: Sequence[str]) -> np.ndarray:
-        """log-probabilities [N, labels] of the labels' words at [MASK]; what is cut is the text, not the pattern."""
+        """Returns log-probabilities [N, labels] of the labels' words at [MASK]; a long text is cut, the pattern is not."""
         own = self.model.tokenizer.specials["mask"]
         pieces = self.model.tokenizer.pieces(list(texts))
         around = len(self.model.tokenizer.pieces([pattern.replace("{text}", "")], read_mask=True)[0])
