@@ -473,4 +473,11 @@ def test_files_and_arguments_that_do_not_fit(read, tmp_path):
 def test_nothing_is_no_class_and_no_list_no_options(read):
     assert '"label" holds nothing; expected a class' in refusal(read, "a.jsonl", '{"text": "a", "label": NaN}\n')
     assert "no options in" in refusal(read, "a.jsonl", jsonl({"prompt": "a", "options": [], "label": 0}), task="choice")
-    assert "cells are cut at commas" in refusal(read, "a.csv", "text;label\na;x\n")
+    assert "cells are cut at commas" in refusal(read, "a.csv", "text|label\na|x\n")
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_csv_is_separated_by_what_its_header_is(read, sign):
+    content = f'\ufefftext{sign}label\r\n"a, b; c\td"{sign}x\r\n"said ""no"""{sign}y\r\n'
+    assert bare(read("a.csv", content).records) == [("a, b; c\td", None, "x"), ('said "no"', None, "y")]
+    assert "3 columns, expected 2" in refusal(read, "b.csv", f"text{sign}label\na{sign}b{sign}c\n")

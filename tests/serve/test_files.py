@@ -495,6 +495,14 @@ def test_a_carriage_return_stays_in_its_cell(models, tmp_path):
     assert [row["id"] for row in read(out)] == ["1", "2"]
 
 
+def test_semicolons_stay_semicolons(models, tmp_path):
+    (tmp_path / "in.csv").write_text('text;note\nshe likes bread;"1,5; more"\n')
+    bertkit.predict(models / "classification", tmp_path / "in.csv", tmp_path / "out.csv")
+    head, row = (tmp_path / "out.csv").read_text().splitlines()
+    assert head == "text;note;predicted_label;predicted_probability"
+    assert row.startswith('she likes bread;"1,5; more";')
+
+
 def test_a_row_that_has_the_answer_s_column_is_bad(models, tmp_path):
     data = tmp_path / "in.jsonl"
     data.write_text('{"text": "the cat"}\n{"text": "the dog", "predicted_label": "mine"}\n')

@@ -1,6 +1,6 @@
 """Reads records from files: each format into rows of named cells, each row into a record.
 
-.csv           a header line, then rows; cells may be quoted
+.csv           a header line, then rows, separated by commas, semicolons or tabs; cells may be quoted
 .tsv, .txt     a header line, then one row per line; quotes are ordinary characters, as in GLUE's files
 .jsonl         one object per line; .parquet and a Hugging Face `datasets` folder likewise
 .json, qa      SQuAD's layout
@@ -245,10 +245,8 @@ def _delimited_rows(table: Table) -> Rows:
 
 def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_CELL)
-    quoted = table.path.suffix.lower() == ".csv"
-    dialect: Any = dict(strict=True) if quoted else dict(delimiter="\t", quoting=csv.QUOTE_NONE)
     with open_text(table.path, newline="") as lines:
-        reader, cells = csv.reader(lines, **dialect), list[str]()
+        reader, cells = csv.reader(lines, **dialect_of(table.path), strict=True), list[str]()
         while cells is not None:
             begin = reader.line_num + 1
             try:
@@ -260,6 +258,14 @@ def _cells(table: Table) -> Iterator[tuple[int, list[str]]]:
                     raise DataError("a quoted cell begins here and never ends; close it", table.path, begin) from error
                 table.last = reader.line_num
                 table.complain(f"not CSV up to line {table.last} ({error}); double the quotes inside a cell", begin)
+
+
+def dialect_of(path: Path) -> dict[str, Any]:
+    """Returns how cells are separated and quoted: in CSV by commas, semicolons or tabs, whichever the header has most."""
+    if path.suffix.lower() != ".csv":
+        return dict(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
+    with open_text(path, newline="") as lines:
+        return dict(delimiter=max(",;\t", key=lines.readline(MAX_CELL).count))
 
 
 def _json_rows(table: Table) -> Rows:
@@ -277,8 +283,7 @@ def _json_rows(table: Table) -> Rows:
 
 
 def _squad_rows(path: Path) -> Rows:
-    with open_text(path) as stream:
-        text = stream.read()
+    text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
     try:
         line, place = 1, 0
         for article in json.loads(text)["data"]:
@@ -305,9 +310,8 @@ def _conll_rows(table: Table) -> Rows:
                 continue
             numbers, cells = zip(*group, strict=True)
             width = width or len(cells[0])
-            if ragged := [(line, len(each)) for line, each in zip(numbers, cells, strict=True) if len(each) != width]:
-                found = f"{ragged[0][1]} columns, expected {width}, word first, label last"
-                table.complain(f"{found}; mend the line", ragged[0][0])
+            if wrong := next(((n, len(each)) for n, each in zip(numbers, cells, strict=True) if len(each) != width), None):
+                table.complain(f"{wrong[1]} columns, expected {width}, word first, label last; mend the line", wrong[0])
             else:
                 labels = {"labels": [each[-1] for each in cells]} if width > 1 else {}
                 yield numbers[0], {"words": [each[0] for each in cells], "document": document, **labels}
@@ -348,8 +352,7 @@ def _answers(value: Any, start: Any, context: str) -> Iterator[tuple[str, int]]:
         text, at = (answer, None) if isinstance(answer, str) else (answer.get("text"), answer.get("answer_start"))
         at = context.find(_text(text, "answers")) if at in (None, "") else int(at)
         if at < 0 or not context.startswith(_text(text, "answers"), at):
-            other = f'at character {at}, where "{_show(context[at : at + len(text)])}" stands'
-            place = other if at >= 0 else "in the context"
+            place = f'at character {at}, where "{_show(context[at:][: len(text)])}" stands' if at >= 0 else "in the context"
             raise BadRow(f'the answer "{_show(text)}" is not {place}; mend the answer or its offset')
         yield text, at
 

@@ -23,7 +23,7 @@ from bertkit.atomic import alone, new_file, read_json, write_text
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.data.engines import ENGINES
-from bertkit.data.readers import BadRow, Columns, Named, Row, Table, find_columns, open_text, read_rows
+from bertkit.data.readers import BadRow, Columns, Named, Row, Table, dialect_of, find_columns, open_text, read_rows
 from bertkit.data.records import Words, texts
 from bertkit.errors import DataError, InputError, import_extra
 from bertkit.progress import bar
@@ -84,6 +84,7 @@ class Format:
     names: list[str]  # all columns
     added: list[str]
     schema: Any = None  # Parquet's
+    dialect: dict[str, Any] = field(default_factory=dict)  # of .csv and .tsv
 
     def write(self, rows: list[Row], first: bool) -> bytes:
         """Returns the bytes of a part; the file's first one starts with the header."""
@@ -100,8 +101,7 @@ class Format:
     def _line(self, cells: list[Any]) -> str:
         """Returns a line that ends in a newline only, yet with cells quoted that contain a carriage return."""
         stream = io.StringIO()
-        dialect: Any = {} if self.ending == ".csv" else dict(delimiter="\t", quoting=csv.QUOTE_NONE, quotechar=None)
-        csv.writer(stream, **dialect).writerow(cells)
+        csv.writer(stream, **self.dialect).writerow(cells)
         return stream.getvalue().removesuffix("\r\n") + "\n"
 
     def _cell(self, name: str, value: Any) -> Any:
@@ -242,7 +242,7 @@ def _open(bundle: Bundle, data: Path, columns: Any, bad: str, all_classes: bool)
     ending, uncut = data.suffix.lower(), [label for label in labels if set(label) & set("\t\r\n")]
     if ending == ".tsv" and uncut:
         raise InputError(f"the label {uncut[0]!r} does not fit into a cell of a .tsv; give the rows as .csv")
-    return source, Format(ending, [*first, *added], added, _schema(data, added))
+    return source, Format(ending, [*first, *added], added, _schema(data, added), dialect_of(data))
 
 
 def _schema(data: Path, added: list[str]) -> Any:
