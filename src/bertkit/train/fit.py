@@ -160,7 +160,7 @@ class Trainer:
         return state.step >= recipe.steps or stale or self.job.world.agree(over, self.job.device)
 
     def step(self, state: State) -> None:
-        """One step: accumulates the gradients of all rows of the batch, as if they were one row, then updates the weights."""
+        """One step: accumulates the gradients of all rows of the batch, as if it were one row, then updates the weights."""
         progress = self.progress(state)
         step = self.job.feed.step(progress, state)
         counts = self._counts(step)

@@ -15,7 +15,7 @@ class Log(AbstractContextManager):
 
     def __init__(self, run: Path, *, step: int = 0, quiet: bool = False, silent: bool = False):
         self.quiet, file = quiet or silent, run / "metrics.jsonl"
-        if not silent:  # only the leading rank writes
+        if not silent:  # only rank 0 writes
             kept = [row for row in read_metrics(run) if row["step"] <= step]
             write_text(file, "".join(json.dumps(row) + "\n" for row in kept))
         self.stream = open(os.devnull if silent else file, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)

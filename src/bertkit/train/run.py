@@ -26,8 +26,8 @@ def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
 
 
 def rows_of(run: Path, batch_tokens: int, ranks: int = 1) -> int:
-    """Returns the row_tokens of a begun run, maybe from another device; 0 if there is none, or if such rows cannot make up the
-    batch with as many on each rank."""
+    """Returns the row_tokens of a begun run, maybe from another device; 0 if there is none, or if such rows cannot make up
+    the batch with as many on each rank."""
     rows: int = read_json(run / "recipe.json", TrainingError).get("recipe", {}).get("row_tokens", 0)
     return 0 if batch_tokens % (rows * ranks or 1) else rows
 
