@@ -1,6 +1,6 @@
 """Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks.
 
-torch's sharding modules take two seconds to import, so only sharding does; shards are recognised by their methods.
+torch's sharding modules take two seconds to import, so only sharding imports them; shards are recognised by their methods.
 """
 
 import gc

@@ -20,8 +20,8 @@ Gradient = Tensor | None
 class Recording:
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]  # the tensors it reads
-    sums: Tensor  # the tensors it writes
-    gradients: list[Gradient]  # likewise
+    sums: Tensor  # the tensor it writes
+    gradients: list[Gradient]  # which it writes too
 
 
 class Recorder:
