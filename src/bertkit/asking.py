@@ -1,4 +1,4 @@
-"""The verbs that ask a model: texts on the command line or in a file, whole files of rows, requests over HTTP."""
+"""The verbs that ask a model: about texts, about files of rows, or over HTTP."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from bertkit.models import DEFAULT
 def fill(
     texts: console.Texts,
     model: console.Loaded,
-    top: Annotated[int, Option(help="How many candidates for each [MASK].")] = 5,
+    top: Annotated[int, Option(help="Candidates to show for each [MASK].")] = 5,
     truncate: console.Truncate = False,
 ) -> Told:
     """Fill in each [MASK] of a text."""
@@ -38,8 +38,8 @@ def fill(
 def embed(
     texts: console.Texts,
     model: console.Loaded,
-    pooling: Annotated[str, Option(help="mean or max (over the pieces) or cls.")] = "",
-    normalize: Annotated[bool, Option("--normalize", help="Scale every vector to length 1.")] = False,
+    pooling: Annotated[str, Option(help="mean, max or cls; default: as trained, else mean.")] = "",
+    normalize: Annotated[bool, Option("--normalize", help="Scale each vector to length 1.")] = False,
     out: Annotated[Path | None, Option(help="Write the vectors to this .npy file.")] = None,
     truncate: console.Truncate = False,
 ) -> Told:
@@ -55,7 +55,7 @@ def embed(
 
 
 def _numbers(
-    layers: Annotated[str, Option(help="Layers, with commas: 0 is the embeddings, -1 the last.")] = "-1",
+    layers: Annotated[str, Option(help="Comma-separated layers; 0: embeddings, -1: last layer.")] = "-1",
 ) -> list[int]:
     try:
         return [int(part) for part in layers.split(",")]
@@ -71,7 +71,7 @@ def features(
     out: Annotated[Path | None, Option(help="Write pieces, offsets, vectors and boundaries to this .npz file.")] = None,
     truncate: console.Truncate = False,
 ) -> Told:
-    """Give every piece's vectors at chosen layers."""
+    """Get a vector per piece at the layers you choose."""
     import numpy as np
 
     found = model.features(texts, layers=layers, truncate=truncate)
@@ -88,12 +88,12 @@ def features(
 
 @verb('bertkit next "He went to the shop." "He bought milk." --model M', name="next")
 def next_sentence(
-    a: Annotated[str, Argument(help="The first text.")],
-    b: Annotated[str, Argument(help="The text that may follow it.")],
+    a: Annotated[str, Argument(help="First text.")],
+    b: Annotated[str, Argument(help="Text that may follow it.")],
     model: console.Loaded,
     truncate: console.Truncate = False,
 ) -> Told:
-    """Tell whether B follows A."""
+    """Predict whether text B follows text A."""
     chance = model.next(a, b, truncate=truncate)
     yield {"a": a, "b": b, "probability": chance}
     yield f"{'B follows A' if chance >= 0.5 else 'B does not follow A'}: {chance:.1%}"
@@ -103,9 +103,9 @@ def next_sentence(
 def classify(
     texts: console.Texts,
     model: console.Loaded,
-    pair: Annotated[list[str] | None, Option(help="The second text of each, in the same order.")] = None,
+    pair: Annotated[list[str] | None, Option(help="Second text of each pair, in order; repeatable.")] = None,
 ) -> Told:
-    """Tell each text's label, labels or number."""
+    """Predict each text's label, labels or number."""
     answers = model.classify(texts, pair)
     yield _rows(texts, "answer", answers)
     for text, answer in zip(texts, answers, strict=True):
@@ -120,7 +120,7 @@ def classify(
 
 @verb('bertkit tag "Angela Merkel visited Paris." --model run/model')
 def tag(texts: console.Texts, model: console.Loaded) -> Told:
-    """Find the entities of each text."""
+    """Find the entities in each text."""
     answers = model.tag(texts)
     yield _rows(texts, "entities", answers)
     for text, found in zip(texts, answers, strict=True):
@@ -131,12 +131,12 @@ def tag(texts: console.Texts, model: console.Loaded) -> Told:
 
 @verb('bertkit ask "Who came?" "Ann came, Bob went." --model run/model')
 def ask(
-    question: Annotated[str, Argument(help="The question.")],
-    context: Annotated[str, Argument(help="The text that may answer it.")],
+    question: Annotated[str, Argument(help="Question to answer.")],
+    context: Annotated[str, Argument(help="Text to find the answer in.")],
     model: console.Loaded,
-    top: Annotated[int, Option(min=1, help="How many spans to show.")] = 3,
+    top: Annotated[int, Option(min=1, help="Candidate spans to show.")] = 3,
 ) -> Told:
-    """Answer a question with a part of a text."""
+    """Answer a question with a span of a text."""
     answer = model.ask(question, context)
     yield answer._replace(best=answer.best[:top])
     yield answer.text or "no answer"
@@ -146,11 +146,11 @@ def ask(
 
 @verb('bertkit choose "She opened the door and" "went in." "was a table." --model run/model')
 def choose(
-    prompt: Annotated[str, Argument(help="The beginning.")],
-    options: Annotated[list[str], Argument(help="What may go with it.")],
+    prompt: Annotated[str, Argument(help="Text that the options are to fit.")],
+    options: Annotated[list[str], Argument(help="Options to choose from.")],
     model: console.Loaded,
 ) -> Told:
-    """Choose the option that goes with a prompt."""
+    """Choose the option that best fits a prompt."""
     answer = model.choose(prompt, options)
     yield answer
     for number, (option, chance) in enumerate(zip(options, answer.probabilities, strict=True)):
@@ -161,13 +161,13 @@ def choose(
 def prompt(
     texts: console.Texts,
     model: console.Loaded,
-    words: Annotated[str, Option(help="A word for each label: good=great,bad=terrible.")],
-    pattern: Annotated[list[str] | None, Option(help="Around the text; of several, examples choose the best.")] = None,
-    examples: Annotated[Path | None, Option(help="A few labelled texts: CSV, TSV, JSONL or Parquet.")] = None,
+    words: Annotated[str, Option(help="One word per label: good=great,bad=terrible.")],
+    pattern: Annotated[list[str] | None, Option(help="Default: {text} It was [MASK]; --examples picks the best.")] = None,
+    examples: Annotated[Path | None, Option(help="File of a few labelled texts: CSV, TSV, JSONL, Parquet.")] = None,
     text: console.TextColumn = None,
     label: console.LabelColumn = None,
 ) -> Told:
-    """Classify without training, by filling in a pattern."""
+    """Classify texts without training, by filling in a pattern."""
     from bertkit.data.readers import read_records
     from bertkit.serve.prompting import Prompt
 
@@ -183,19 +183,19 @@ def prompt(
 @verb("bertkit predict run/model reviews.csv --text review --out answers.csv")
 def predict(
     model: console.ModelName,
-    data: Annotated[Path, Argument(help="The rows: .csv, .tsv, .jsonl or .parquet.")],
-    out: Annotated[Path, Option(help="The file to write, of the same format; run again to go on.")],
+    data: Annotated[Path, Argument(help="File of rows: .csv, .tsv, .jsonl or .parquet.")],
+    out: Annotated[Path, Option(help="File to write, in the same format; run again to resume.")],
     text: console.TextColumn = None,
     pair: console.PairColumn = None,
-    all_classes: Annotated[bool, Option("--all", help="Tell every class's probability.")] = False,
+    all_classes: Annotated[bool, Option("--all", help="Write every class's probability.")] = False,
     bad: console.Bad = None,
-    fresh: Annotated[bool, Option("--fresh", help="Begin anew, whatever is there.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Start over instead of resuming.")] = False,
     workers: console.Workers = 1,
     engine: console.Engine = "local",
     device: console.Device = "auto",
     precision: console.Precision = "fp32",
 ) -> Told:
-    """Answer every row of a file, however large; run again, it goes on where it stopped."""
+    """Answer every row of a file, however large."""
     how: dict[str, Any] = dict(all_classes=all_classes, bad=bad or "stop", fresh=fresh, device=device, precision=precision)
     facts = bertkit.predict(model, data, out, columns=dict(text=text, pair=pair), workers=workers, engine=engine, **how)
     yield facts
@@ -206,23 +206,21 @@ def predict(
 
 @app.command(epilog="Example: bertkit serve sentiment=run/model bert-base-uncased --port 8000")
 def serve(
-    models: Annotated[list[str] | None, Argument(help="Models, each also as NAME=MODEL.", show_default=DEFAULT)] = None,
-    host: Annotated[str, Option(help="The address to listen at; 0.0.0.0 for everybody's requests.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="The port; 0 for any that is free.")] = 8000,
-    key: Annotated[str, Option(envvar="BERTKIT_KEY", help="Ask for this bearer key.", show_envvar=True)] = "",
+    models: Annotated[list[str] | None, Argument(help="Models to serve: MODEL or NAME=MODEL.", show_default=DEFAULT)] = None,
+    host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 for all interfaces.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
+    key: Annotated[str, Option(envvar="BERTKIT_KEY", help="Require this bearer key.", show_envvar=True)] = "",
     device: console.Device = "auto",
     precision: console.Precision = "fp32",
-    max_texts: Annotated[int, Option(min=1, help="Texts of a request.")] = 128,
-    max_tokens: Annotated[int, Option(min=1, help="Tokens of a request.")] = 16_384,
-    max_body: Annotated[int, Option(min=1, help="Bytes of a request.")] = 1 << 20,
-    queue: Annotated[int, Option(min=1, help="Texts that may wait, for each model.")] = 1024,
-    wait: Annotated[
-        float, Option(min=0, max=1000, help="Milliseconds that a text waits for others to share its batch.")
-    ] = 4.0,
-    timeout: Annotated[float, Option(min=0.1, max=86_400, help="Seconds until a request is given up.")] = 30.0,
-    log_texts: Annotated[bool, Option("--log-texts", help="Log what was asked, too.")] = False,
+    max_texts: Annotated[int, Option(min=1, help="Most texts per request.")] = 128,
+    max_tokens: Annotated[int, Option(min=1, help="Most tokens per request.")] = 16_384,
+    max_body: Annotated[int, Option(min=1, help="Most bytes per request.")] = 1 << 20,
+    queue: Annotated[int, Option(min=1, help="Most waiting texts per model.")] = 1024,
+    wait: Annotated[float, Option(min=0, max=1000, help="Milliseconds that a batch waits for more texts.")] = 4.0,
+    timeout: Annotated[float, Option(min=0.1, max=86_400, help="Seconds until a request fails.")] = 30.0,
+    log_texts: Annotated[bool, Option("--log-texts", help="Also log the texts of requests.")] = False,
 ) -> None:
-    """Answer requests over HTTP until told to stop."""
+    """Serve models over HTTP, with a playground page."""
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         import_extra(library, "serve", "bertkit serve")
     from bertkit.serve.http import Limits, create_app, run
@@ -236,7 +234,7 @@ def serve(
 
 
 def _words_of(text: str) -> dict[str, str]:
-    """label=word,label=word, each label and each word once."""
+    """Parses label=word,label=word, where each label and each word occurs once."""
     parts = [part.partition("=")[::2] for part in text.split(",")]
     labels = {name.strip(): word.strip() for name, word in parts}
     if not all([*labels, *labels.values()]) or len({*labels.values()}) < len(parts):
@@ -258,6 +256,6 @@ def _write_numpy(path: Path, ending: str, *array: Any, **arrays: Any) -> None:
 
 
 def _named(model: str) -> tuple[str, str]:
-    """NAME=MODEL, or a model under the last part of its own name."""
+    """Splits NAME=MODEL; without a NAME, it is the last part of the model's path."""
     name, _, place = model.rpartition("=")
     return (name, place) if name and not Path(model).exists() else (Path(model).name or Path(model).resolve().name, model)

@@ -1,4 +1,4 @@
-"""The command line: the journey's verbs. A stage is imported only when its verb runs, so --help is quick."""
+"""The command line. A verb imports what it needs only when it runs, so --help is fast."""
 
 import sys
 from pathlib import Path
@@ -27,11 +27,11 @@ def _root(version: Annotated[bool, Option("--version", help="Print the version."
 
 @app.command(epilog="Example: bertkit demo --out demo")
 def demo(
-    out: Annotated[Path | None, Option(help="Keep the demo's files in this folder.")] = None,
-    epochs: Annotated[int, Option(help="How often to go through the records.")] = 10,
+    out: Annotated[Path | None, Option(help="Keep the models and reports in this folder.")] = None,
+    epochs: Annotated[int, Option(help="Passes over the training records.")] = 10,
     seed: console.Seed = 0,
 ) -> None:
-    """Ask the model that lies in the package, and fine-tune it, in less than a minute."""
+    """Try the packaged model and fine-tune it, in under a minute."""
     from bertkit.demo import run_demo
 
     run_demo(out, epochs=epochs, seed=seed)
@@ -40,14 +40,14 @@ def demo(
 @verb("bertkit vocab corpus/ --size 30522 --out tokenizer")
 def vocab(
     corpus: console.CorpusFiles,
-    size: Annotated[int, Option(help="How many pieces to learn.")] = 30_522,
-    out: Annotated[Path, Option(help="The folder to write.")] = Path("tokenizer"),
+    size: Annotated[int, Option(help="Size of the vocabulary, in pieces.")] = 30_522,
+    out: Annotated[Path, Option(help="Folder to write.")] = Path("tokenizer"),
     kind: Annotated[str, Option(help="wordpiece (BERT's), bpe (RoBERTa's) or unigram (ALBERT's).")] = "wordpiece",
-    cased: Annotated[bool, Option("--cased", help="Keep capitals and accents; bpe always does.")] = False,
+    cased: Annotated[bool, Option("--cased", help="Keep case and accents; bpe always does.")] = False,
     bad: console.BadLines = "stop",
     max_line: console.MaxLine = MAX_LINE,
 ) -> Told:
-    """Learn a vocabulary from raw text, in bounded memory."""
+    """Learn a vocabulary from raw text in bounded memory."""
     learned = bertkit.learn_vocabulary(corpus, size, out, kind=kind, cased=cased, bad=bad, max_line=max_line)
     facts = {name: value for name, value in vars(learned).items() if name != "tokenizer"}
     pieces = len(learned.tokenizer)
@@ -66,16 +66,16 @@ def vocab(
 @verb("bertkit prepare corpus/ --tokenizer tokenizer --out store --workers 8")
 def prepare(
     corpus: console.CorpusFiles,
-    tokenizer: Annotated[str, Option(help="A tokenizer's or model's folder, or a model's name.")],
-    out: Annotated[Path, Option(help="The store to write.")],
+    tokenizer: Annotated[str, Option(help="Folder of a tokenizer or a model, or a hub name.")],
+    out: Annotated[Path, Option(help="Store to write; run again to resume.")],
     workers: console.Workers = 1,
     engine: console.Engine = "local",
-    min_words: Annotated[int, Option(help="Leave out documents with fewer words.")] = 0,
-    deduplicate: Annotated[bool, Option("--deduplicate", help="Leave out documents that occurred before.")] = False,
+    min_words: Annotated[int, Option(help="Drop documents with fewer words.")] = 0,
+    deduplicate: Annotated[bool, Option("--deduplicate", help="Drop documents that occurred before.")] = False,
     bad: console.BadLines = "stop",
     max_line: console.MaxLine = MAX_LINE,
 ) -> Told:
-    """Turn a corpus into a token store; run again, it goes on where it stopped."""
+    """Turn a corpus into a token store, ready for pre-training."""
     cleaning: dict[str, Any] = dict(min_words=min_words, deduplicate=deduplicate, bad=bad, max_line=max_line)
     store = bertkit.prepare(corpus, tokenizer, out, workers=workers, engine=engine, **cleaning)
     facts = {name: store.manifest[name] for name in ("documents", "sentences", "tokens", "dropped")}
@@ -90,20 +90,20 @@ def prepare(
 
 @verb("bertkit pretrain store --recipe fast-small --out run --budget 20m --set optimizer.lr=5e-4")
 def pretrain(
-    store: Annotated[Path, Argument(help="A store that bertkit prepare made.")],
+    store: Annotated[Path, Argument(help="Token store that bertkit prepare made.")],
     out: console.Run,
-    recipe: Annotated[str, Option(help="bert-tiny … bert-large, fast-base, roberta-base, demo …")] = "bert-base",
-    init: Annotated[str | None, Option(help="Go on from this model instead of random weights.")] = None,
-    budget: Annotated[str | None, Option(help="Stop after a time, such as 90s, 20m or 1.5h.")] = None,
+    recipe: Annotated[str, Option(help="bert-tiny … bert-large, fast-small, fast-base, roberta-base, demo …")] = "bert-base",
+    init: Annotated[str | None, Option(help="Start from this model instead of random weights.")] = None,
+    budget: Annotated[str | None, Option(help="Stop after this much training time: 90s, 20m, 1.5h.")] = None,
     settings: console.Settings = None,
-    workers: Annotated[int | None, Option(min=0, help="Processes that prepare batches ahead.")] = None,
+    workers: Annotated[int | None, Option(min=0, help="Processes that prepare batches in advance.")] = None,
     fork: console.Fork = False,
-    shard: Annotated[bool, Option("--shard", help="Under torchrun: cut the model over the processes (FSDP2).")] = False,
-    seed: Annotated[int | None, Option(help="The number all randomness comes from.")] = None,
+    shard: Annotated[bool, Option("--shard", help="Under torchrun: shard the model over its processes (FSDP2).")] = False,
+    seed: Annotated[int | None, Option(help="Random seed.")] = None,
     device: console.Device = "auto",
     as_json: console.Json = False,
 ) -> Told:
-    """Pre-train an encoder: masked pieces and next sentences."""
+    """Pre-train a model on a token store."""
     from bertkit.train.log import read_metrics
 
     changes = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
@@ -117,17 +117,17 @@ def pretrain(
 
 @verb("bertkit finetune classification --train reviews.csv --text review --label stars --out run")
 def finetune(
-    what: Annotated[str, Argument(metavar="TASK-OR-SET", help=f"{TASKS[0]} … {TASKS[-1]}, or a set such as {SETS}.")],
+    what: Annotated[str, Argument(metavar="TASK-OR-SET", help=f"A task ({', '.join(TASKS)}) or a dataset ({SETS} …).")],
     out: console.Run,
     data: console.TaskFiles,
-    model: Annotated[str, Option("--model", "-m", help="The model to begin from.")] = DEFAULT,
-    epochs: Annotated[float | None, Option(help="How often to go through the records.")] = None,
-    batch: Annotated[int | None, Option(help="Records of a step.")] = None,
-    lr: Annotated[float | None, Option(help="The peak learning rate, for a width of 768.")] = None,
-    search: Annotated[str | None, Option(help='Try a grid: "paper", or such as "lr=2e-5,5e-5 batch=16,32".')] = None,
-    restarts: Annotated[int, Option(min=1, help="Try so many seeds; the best on dev stays.")] = 1,
-    ensemble: Annotated[int, Option(min=1, help="Let so many models answer together.")] = 1,
-    freeze: Annotated[bool, Option("--freeze", help="Train the head alone.")] = False,
+    model: Annotated[str, Option("--model", "-m", help="Model to start from.")] = DEFAULT,
+    epochs: Annotated[float | None, Option(help="Passes over the training records.")] = None,
+    batch: Annotated[int | None, Option(help="Records per step.")] = None,
+    lr: Annotated[float | None, Option(help="Peak learning rate at width 768; scaled for other widths.")] = None,
+    search: Annotated[str | None, Option(help='Search a grid: "paper", or e.g. "lr=2e-5,5e-5 batch=16,32".')] = None,
+    restarts: Annotated[int, Option(min=1, help="Train with this many seeds; keep the best on dev.")] = 1,
+    ensemble: Annotated[int, Option(min=1, help="Also score an ensemble of this many models.")] = 1,
+    freeze: Annotated[bool, Option("--freeze", help="Freeze the encoder and train only the head.")] = False,
     bad: console.Bad = None,
     settings: console.Settings = None,
     fork: console.Fork = False,
@@ -135,7 +135,7 @@ def finetune(
     device: console.Device = "auto",
     as_json: console.Json = False,
 ) -> Told:
-    """Fine-tune a model for a task, on a published set or on your own files."""
+    """Fine-tune a model for a task, on a dataset or your own files."""
     given = {"epochs": epochs, "batch": batch, "lr": lr, "seed": seed or None, "freeze": -1 if freeze else None}
     changes = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     plan: dict[str, Any] = dict(settings=changes, search=search, restarts=restarts, ensemble=ensemble, fork=fork)
@@ -151,18 +151,18 @@ def finetune(
 
 @verb("bertkit distill run/model classification --train reviews.csv --layers 3 --out small")
 def distill(
-    teacher: Annotated[str, Argument(help="The model to learn from, fine-tuned or not.")],
-    what: Annotated[str, Argument(metavar="TASK-OR-SET-OR-STORE", help="What the teacher was made for, or a store.")],
+    teacher: Annotated[str, Argument(help="Model to learn from, fine-tuned or not.")],
+    what: Annotated[str, Argument(metavar="TASK-OR-SET-OR-STORE", help="The teacher's task or dataset, or a token store.")],
     out: console.Run,
     data: console.TaskFiles,
-    layers: Annotated[int | None, Option(min=1, help="Layers to keep of the teacher; without it, half of them.")] = None,
-    student: Annotated[str | None, Option(help="Begin from this model instead of the teacher's layers.")] = None,
-    recipe: Annotated[str, Option(help="On a store: what to train with.")] = "distilbert-base",
+    layers: Annotated[int | None, Option(min=1, help="Layers of the teacher to keep; default: half of them.")] = None,
+    student: Annotated[str | None, Option(help="Start from this model instead of the teacher's layers.")] = None,
+    recipe: Annotated[str, Option(help="Recipe for training on a store.")] = "distilbert-base",
     settings: console.Settings = None,
     device: console.Device = "auto",
     as_json: console.Json = False,
 ) -> Told:
-    """Make a smaller, faster model that answers like a larger one."""
+    """Distill a model into a smaller, faster one."""
     chosen: dict[str, Any] = dict(layers=layers, student=student, recipe=recipe, settings=settings or [], device=device)
     rows = bertkit.distill(teacher, what, out, **chosen, **data, quiet=as_json)
     yield rows
@@ -173,14 +173,14 @@ def distill(
 
 @verb("bertkit evaluate run/model test.csv --text review --label stars")
 def evaluate(
-    model: Annotated[str, Argument(help="A fine-tuned model.")],
-    data: Annotated[str, Argument(help="A file of its task, or a set and its folder: glue/mrpc=DIR.")],
+    model: Annotated[str, Argument(help="Fine-tuned model.")],
+    data: Annotated[str, Argument(help="File of its task, or a dataset and its folder: glue/mrpc=DIR.")],
     columns: console.ColumnNames,
-    split: Annotated[str, Option(help="Of a named set: train, dev, test, gold.")] = "dev",
+    split: Annotated[str, Option(help="Split of a dataset: train, dev, test or gold.")] = "dev",
     bad: console.Bad = None,
     device: console.Device = "auto",
 ) -> Told:
-    """Measure a fine-tuned model with the official metrics."""
+    """Evaluate a fine-tuned model with the official metrics."""
     results = bertkit.evaluate(model, data, split=split, columns=columns, bad=bad or "stop", device=device)
     yield {name: results[name] for name in ("metrics", "intervals", "rows", "skipped")}
     yield f"measured on {results['rows']:,} records; {results['skipped']:,} bad rows were left out"
@@ -193,19 +193,19 @@ def _figures(results: dict[str, Any]) -> Told:
         yield f"{name:<20} {value:.4f}" + (f"  (95% between {interval[0]:.4f} and {interval[1]:.4f})" if interval else "")
 
 
-data_app = typer.Typer(help="Look at data before training.", no_args_is_help=True)
+data_app = typer.Typer(help="Check data before training.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
 
 @verb("bertkit data check train.csv dev.csv --task classification --text review --label stars", group=data_app)
 def check(
-    files: Annotated[list[Path], Argument(help="Files of one task, the training file first.")],
+    files: Annotated[list[Path], Argument(help="Files of one task, training file first.")],
     columns: console.ColumnNames,
     task: Annotated[str, Option(help=f"{', '.join(TASKS[:-1])} or {TASKS[-1]}.")] = "classification",
-    model: Annotated[str | None, Option("--model", "-m", help="Whose tokenizer counts; else lengths are in words.")] = None,
-    max_length: Annotated[int, Option(help="Pieces that a sequence may have.")] = 128,
+    model: Annotated[str | None, Option("--model", "-m", help="Count pieces with its tokenizer; default: words.")] = None,
+    max_length: Annotated[int, Option(help="Longest sequence; longer rows are reported.")] = 128,
 ) -> Told:
-    """Report rows, labels, lengths, duplicates, leaks between files, and bad rows."""
+    """Report rows, labels, lengths, duplicates, leaks and bad rows."""
     from bertkit import pipeline
     from bertkit.data.check import describe_check
 
@@ -215,8 +215,8 @@ def check(
 
 
 @verb("bertkit compare run-a run-b")
-def compare(runs: Annotated[list[Path], Argument(help="Folders that bertkit finetune made.")]) -> Told:
-    """Put fine-tuning runs side by side."""
+def compare(runs: Annotated[list[Path], Argument(help="Folders that bertkit finetune wrote.")]) -> Told:
+    """Compare fine-tuning runs side by side."""
     from rich.console import Console
 
     from bertkit.train.compare import compare_runs, comparison_table
@@ -228,13 +228,13 @@ def compare(runs: Annotated[list[Path], Argument(help="Folders that bertkit fine
 
 @verb("bertkit convert uncased_L-12_H-768_A-12 bert-base")
 def convert(
-    source: Annotated[str, Argument(help="A Google checkpoint, a model folder, or a hub name.")],
-    out: Annotated[Path, Argument(help="The folder to write.")],
-    positions: Annotated[int, Option(help="Make a Longformer of it, for texts of so many pieces.")] = 0,
-    window: Annotated[int, Option(help="Pieces that its tokens see to each side.")] = 256,
-    half: Annotated[bool, Option("--half", help="Write the weights in 16 bits: half the size.")] = False,
+    source: Annotated[str, Argument(help="Google checkpoint, model folder or hub name.")],
+    out: Annotated[Path, Argument(help="Folder to write.")],
+    positions: Annotated[int, Option(help="Make it a Longformer with this many positions.")] = 0,
+    window: Annotated[int, Option(help="Its attention window: pieces to each side of a token.")] = 256,
+    half: Annotated[bool, Option("--half", help="Save the weights in fp16, at half the size.")] = False,
 ) -> Told:
-    """Turn anybody's checkpoint into an artifact that bertkit and transformers read."""
+    """Convert a checkpoint into one that bertkit and transformers read."""
     facts = bertkit.convert(source, out, positions=positions, window=window, half=half).describe()
     yield facts | {"out": str(out)}
     yield f"{facts['parameters']['total']:,} parameters → {out}"
@@ -243,14 +243,14 @@ def convert(
 @verb("bertkit export run/model --to onnx --int8 --sample dev.csv --out fast")
 def export(
     model: console.ModelName,
-    out: Annotated[Path, Option(help="The folder to write; every verb that asks a model takes it.")],
+    out: Annotated[Path, Option(help="Folder to write; fill, classify, serve … accept it as a model.")],
     columns: console.ColumnNames,
-    to: Annotated[str, Option(help="onnx, which runs without torch.")] = "onnx",
-    int8: Annotated[bool, Option("--int8", help="Compute in 8 bits, for speed.")] = False,
-    sample: Annotated[Path | None, Option(help="A file of the task: what it tells must stay as good.")] = None,
+    to: Annotated[str, Option(help="Format: onnx.")] = "onnx",
+    int8: Annotated[bool, Option("--int8", help="Quantize to int8, for speed.")] = False,
+    sample: Annotated[Path | None, Option(help="Records on which the export must score as well.")] = None,
     bad: console.Bad = None,
 ) -> Told:
-    """Write a model for fast answers on a processor, without torch."""
+    """Export a model to ONNX, for fast CPU inference without torch."""
     facts = bertkit.export(model, out, to=to, int8=int8, sample=sample, columns=columns, bad=bad or "stop")
     yield facts
     for name, value in facts.items():
@@ -258,8 +258,8 @@ def export(
 
 
 @verb("bertkit info bert-base")
-def info(model: Annotated[str, Argument(help="A model's folder, checkpoint or hub name; or a store.")]) -> Told:
-    """Look inside a model: sizes, parameters by part, vocabulary, provenance; or a store, whose files are all checked."""
+def info(model: Annotated[str, Argument(help="Model folder, Google checkpoint, hub name, or token store.")]) -> Told:
+    """Describe a model, or a token store after verifying its files."""
     from bertkit.data.store import Store
 
     stored = Path(model, "manifest.json").is_file() and not Path(model, "config.json").exists()
@@ -269,11 +269,11 @@ def info(model: Annotated[str, Argument(help="A model's folder, checkpoint or hu
         yield f"{name:<12} {readable(value)}"
 
 
-from bertkit import asking  # noqa: E402, F401 (its verbs come after these)
+from bertkit import asking  # noqa: E402, F401 (lists its verbs after these)
 
 
 def main() -> None:
-    """Runs the command line: an error of ours is one line and exit code 2; --debug shows its traceback."""
+    """Runs the command line. An expected error prints one line and exits with 2; --debug shows its traceback."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     for stream in (sys.stdout, sys.stderr):
@@ -285,7 +285,7 @@ def main() -> None:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             error = MissingExtra("this verb needs torch: pip install torch")
-        usage = getattr(error, "format_message", None)  # what the parser raises, under a name that changes
+        usage = getattr(error, "format_message", None)  # the parser's errors, whose class has changed names
         if debug or not (usage or isinstance(error, BertkitError | OSError)):
             raise
         named = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
@@ -294,6 +294,6 @@ def main() -> None:
 
 
 def _complain(message: str, code: int) -> int:
-    if message:  # the parser's has none where it printed the help
+    if message:  # empty where the parser has printed the help
         print(f"bertkit: {' '.join(message.split())}", file=sys.stderr)
     return code

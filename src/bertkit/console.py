@@ -1,7 +1,7 @@
-"""How a verb is written: what makes a command of it, the options that mean the same everywhere, and how things are printed.
+"""How commands are written: the `verb` decorator, the options that verbs share, and how answers are printed.
 
-A verb is a generator: it yields what --json prints, and then the lines for people. A parameter whose type is marked with a
-function is made by it, and that function's parameters are the options.
+A verb is a generator: it yields first what --json prints, then the lines for people. If a parameter's type is annotated with
+a function, that function makes the value, and its own parameters become the options.
 """
 
 import inspect
@@ -26,36 +26,36 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Told = Iterator[Any]  # by a verb: what --json prints, then lines
-Bad = Annotated[str | None, Option(help="Meet unusable rows with: stop or skip.")]
-BadLines = Annotated[str, Option(help="Meet unusable lines with: stop or skip.")]
+Told = Iterator[Any]  # what a verb yields: the value for --json, then lines
+Bad = Annotated[str | None, Option(help="What to do with bad rows: stop or skip.")]
+BadLines = Annotated[str, Option(help="What to do with bad lines: stop or skip.")]
 CorpusFiles = Annotated[list[Path], Argument(help="Files (.txt .jsonl .parquet, also .gz .xz .zst) or folders.")]
 Device = Annotated[str, Option(help="auto, cpu, cuda or cuda:N.")]
-Engine = Annotated[str, Option(help="local, or ray for many machines.")]
-Fork = Annotated[bool, Option("--fork", help="Resume with a changed recipe.")]
+Engine = Annotated[str, Option(help="Where workers run: local, or ray for a cluster.")]
+Fork = Annotated[bool, Option("--fork", help="Continue a run although its recipe has changed.")]
 Json = Annotated[bool, Option("--json", help="Print JSON for machines.")]
-LabelColumn = Annotated[str | None, Option("--label", help="The column of the label, number or answers.")]
-MaxLine = Annotated[int, Option(help="The longest line to accept, in bytes.")]
-ModelOption = Annotated[str, Option("--model", "-m", help="A model folder, a Google checkpoint, or a hub name.")]
-ModelName = Annotated[str, Argument(help="A model folder, a Google checkpoint, or a hub name.")]
-PairColumn = Annotated[str | None, Option("--pair", help="The column of the second text, context or options.")]
+LabelColumn = Annotated[str | None, Option("--label", help="Column of the label, number or answers.")]
+MaxLine = Annotated[int, Option(help="Longest line to accept, in bytes.")]
+ModelOption = Annotated[str, Option("--model", "-m", help="Model folder, Google checkpoint or hub name.")]
+ModelName = Annotated[str, Argument(help="Model folder, Google checkpoint or hub name.")]
+PairColumn = Annotated[str | None, Option("--pair", help="Column of the second text, context or options.")]
 Precision = Annotated[str, Option(help="fp32 or bf16.")]
-Run = Annotated[Path, Option(help="The run's folder; run again to resume. RUN/model is the artifact.")]
-Seed = Annotated[int, Option(help="The number all randomness comes from.")]
-Settings = Annotated[list[str] | None, Option("--set", help="Any setting: --set steps=300.")]
-TextColumn = Annotated[str | None, Option("--text", help="The column of the text, question or prompt.")]
-Truncate = Annotated[bool, Option("--truncate", help="Cut texts that are too long instead of refusing them.")]
-Workers = Annotated[int, Option(help="Processes, or actors on a cluster.")]
+Run = Annotated[Path, Option(help="Folder to write, with the model in OUT/model; run again to resume.")]
+Seed = Annotated[int, Option(help="Random seed.")]
+Settings = Annotated[list[str] | None, Option("--set", help="Change any setting: --set steps=300; repeatable.")]
+TextColumn = Annotated[str | None, Option("--text", help="Column of the text, question or prompt.")]
+Truncate = Annotated[bool, Option("--truncate", help="Truncate texts that are too long instead of refusing them.")]
+Workers = Annotated[int, Option(help="Worker processes, or Ray actors.")]
 
 
 def _maker(parameter: inspect.Parameter) -> Callable[..., Any] | None:
-    """The function that a parameter's type is marked with."""
+    """The function that a parameter's type is annotated with, if any."""
     mark = getattr(parameter.annotation, "__metadata__", (None,))[0]
     return mark if inspect.isfunction(mark) else None
 
 
 def _options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What a function's parameters are, or are made of."""
+    """A function's parameters, those with a maker replaced by the maker's own."""
     found = dict[str, inspect.Parameter]()
     for name, parameter in inspect.signature(function).parameters.items():
         maker = _maker(parameter)
@@ -64,13 +64,13 @@ def _options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """Calls a function with the options that were given."""
+    """Calls a function with the given options, making the parameters that have a maker."""
     makers = {name: _maker(parameter) for name, parameter in inspect.signature(function).parameters.items()}
     return function(**{name: _call(maker, given) if maker else given[name] for name, maker in makers.items()})
 
 
 def verb(example: str, *, name: str | None = None, group: typer.Typer = app) -> Callable[[Any], Any]:
-    """Enters a generator as a command with --json."""
+    """Registers a generator as a command with a --json option."""
 
     def enter(tell: Callable[..., Told]) -> Callable[..., Told]:
         options = _options(tell)
@@ -96,15 +96,15 @@ def _as_json(facts: Any) -> str:
 
 
 def load(model: ModelOption = DEFAULT, device: Device = "auto", precision: Precision = "fp32") -> Any:
-    """The model that is asked."""
+    """Loads the model."""
     return bertkit.load(model, device=device, precision=precision)
 
 
 def read_texts(
-    texts: Annotated[list[str] | None, Argument(help="The texts.", metavar="TEXT", show_default=False)] = None,
-    file: Annotated[Path | None, Option("--file", "-f", help="Read the texts from a file, one a line; - is stdin.")] = None,
+    texts: Annotated[list[str] | None, Argument(help="Texts to read.", metavar="TEXT", show_default=False)] = None,
+    file: Annotated[Path | None, Option("--file", "-f", help="Read texts from a file, one per line; - is stdin.")] = None,
 ) -> list[str]:
-    """Those of the command line, or of a file."""
+    """Returns the texts of the command line or of the file."""
     if bool(texts) == bool(file):
         raise InputError("give texts, or --file with one text a line; not both, not neither")
     if texts:
@@ -119,7 +119,7 @@ def read_texts(
 
 
 def name_columns(text: TextColumn = None, pair: PairColumn = None, label: LabelColumn = None) -> dict[str, str | None]:
-    """Which column of a file holds what."""
+    """Returns the columns' names by what they hold."""
     return dict(text=text, pair=pair, label=label)
 
 
@@ -130,11 +130,11 @@ ColumnNames = Annotated[dict[str, str | None], name_columns]
 
 def name_files(
     columns: ColumnNames,
-    train: Annotated[Path | None, Option(help="The file to learn from: CSV, TSV, JSONL, Parquet, SQuAD or CoNLL.")] = None,
-    dev: Annotated[Path | None, Option(help="The file to measure on; without it, a tenth of the training file.")] = None,
-    data_dir: Annotated[Path | None, Option(help="The folder of a named set.")] = None,
+    train: Annotated[Path | None, Option(help="Training file: CSV, TSV, JSONL, Parquet, SQuAD or CoNLL.")] = None,
+    dev: Annotated[Path | None, Option(help="File to evaluate on; default: a tenth of the training file.")] = None,
+    data_dir: Annotated[Path | None, Option(help="Folder with a dataset's files.")] = None,
 ) -> dict[str, Any]:
-    """What a task is learned from."""
+    """Returns the options that name a task's data."""
     return dict(train=train, dev=dev, data_dir=data_dir, columns=columns)
 
 
@@ -142,7 +142,7 @@ TaskFiles = Annotated[dict[str, Any], name_files]
 
 
 def readable(value: Any) -> str:
-    """Numbers with commas, lists and tables without brackets."""
+    """Formats a value: integers with thousands separators, lists and dicts without brackets."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {readable(part)}" for name, part in value.items() if part not in ([], None))
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`bertkit demo`: what the model that lies in the package can do, and what its pre-training is worth."""
+"""`bertkit demo`: what the packaged model can do, and what its pre-training is worth."""
 
 import random
 import tempfile
@@ -37,7 +37,7 @@ FRAMES = (
 
 
 def run_demo(folder: Path | None, *, epochs: int = 10, seed: int = 0) -> None:
-    """Masks filled in, and a task learned with pre-training and without. Its files stay in `folder`, if given."""
+    """Fills in masks, then fine-tunes with and without pre-training. The files are kept in `folder`, if given."""
     begin = time.perf_counter()
     model = bertkit.load(device="cpu")
     say("1 model", f"bertkit-en-small: {model.runner.parameters()['total'] / 1e6:.1f} million parameters, in the package")
@@ -51,12 +51,12 @@ def run_demo(folder: Path | None, *, epochs: int = 10, seed: int = 0) -> None:
 
 
 def say(step: str, told: str) -> None:
-    """A line behind the name of its step."""
+    """Prints a line that begins with the name of its step."""
     typer.echo(typer.style(f"{step:<15}", bold=step[:1].isdigit()) + told)
 
 
 def _fine_tune(folder: Path, model: bertkit.Model, epochs: int, seed: int) -> None:
-    """Learns topics from some words, is asked about others; once pre-trained, once not."""
+    """Learns topics from sentences of some words and is tested on others, once pre-trained and once not."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, other in (("train", False), ("dev", True)):
         rows = [("text", "label"), *topics(160, seed=other, other=other)]
@@ -76,7 +76,7 @@ def _fine_tune(folder: Path, model: bertkit.Model, epochs: int, seed: int) -> No
 
 
 def topics(count: int, seed: int = 0, *, other: bool = False) -> Iterator[tuple[str, str]]:
-    """Sentences and what they are about; with `other`, of words that do not occur without."""
+    """Yields sentences with their topics; with `other`, from a second half of the words."""
     for index in range(count):
         draw = random.Random(f"topics:{seed}:{index}")
         topic, words = draw.choice(list(TOPICS.items()))

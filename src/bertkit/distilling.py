@@ -1,4 +1,4 @@
-"""What distillation adds to training: a student of a teacher, what can be taught, and both side by side."""
+"""What distillation adds to training: making a student, checking teacher and store, and comparing both models."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bertkit.train.recipe import Recipe
 
 
 def begin_student(teacher: Bundle, name: str, layers: int | None, student: Path | str | None) -> Bundle:
-    """The student as it begins: a model of its own, or some of the teacher's layers, half of them unless told."""
+    """Returns the student before training: the given model, or some of the teacher's layers, by default half."""
     depth = layers or max(1, teacher.network.encoder.config.layers // 2)
     pupil = load_bundle(student) if student else shrink(teacher, depth)
     pupil.provenance = pupil.provenance | {"source": str(student or f"{name}, {depth} of its layers")}
@@ -25,7 +25,7 @@ def begin_student(teacher: Bundle, name: str, layers: int | None, student: Path 
 
 
 def check_store(teacher: Bundle, name: str, store: Path | str) -> None:
-    """A teacher without a task needs a store of its own pieces, and a head that fills them in."""
+    """Raises unless the store uses the teacher's vocabulary and the teacher has a masked-LM head."""
     if not Path(store).is_dir():
         raise InputError(f"{name} is not fine-tuned, and {store} is no folder; expected a store that bertkit prepare made")
     if teacher.network.masked is None:
@@ -35,7 +35,7 @@ def check_store(teacher: Bundle, name: str, store: Path | str) -> None:
 
 
 def recipe_for(name: str, pupil: Bundle) -> Recipe:
-    """A student of BERT's kind is a DistilBERT; others stay what they are. It reads no further than its positions go."""
+    """Returns the student's recipe: a BERT becomes a DistilBERT, others keep their family; phases fit its positions."""
     family = "distilbert" if pupil.family.name == "bert" else pupil.family.name
     config, known = pupil.network.encoder.config.with_(**MEMBERS[family], pooler=False), find_recipe(name)
     phases = tuple(replace(phase, length=min(phase.length, config.positions)) for phase in known.phases)
@@ -43,7 +43,7 @@ def recipe_for(name: str, pupil: Bundle) -> Recipe:
 
 
 def measured(name: Path | str, records: Sequence[Any] = (), device: str = "cpu") -> dict[str, Any]:
-    """A model's size, and on dev records of its task figures and records a second."""
+    """Returns a model's size and, if it has a task, its metrics and its speed on the records."""
     model = load(name, device=device)
     told = {"model": str(name), "M parameters": model.runner.parameters()["total"] / 1e6}
     if model.bundle.task is None:

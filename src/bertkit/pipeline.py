@@ -1,10 +1,10 @@
-"""READ THIS FIRST: the journey, a function a stage.
+"""READ THIS FIRST: the stages from raw text to answers, one function each.
 
 - text ─learn_vocabulary→ tokenizer ─prepare→ store ─pretrain→ a model
-- a model and a task's files ─finetune→ a model that answers ─evaluate→ figures (tuning.py has the story)
+- a model and a task's files ─finetune→ a fine-tuned model ─evaluate→ metrics (details in tuning.py)
 - a model and a file of rows ─predict→ the same rows with answers
-- somebody's checkpoint ─convert→ a model ─bertkit.load→ answers
-- a model ─export→ a folder that answers without torch (exporting.py)
+- a foreign checkpoint ─convert→ a model ─bertkit.load→ answers
+- a model ─export→ an ONNX folder that runs without torch (exporting.py)
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 def learn_vocabulary(
     corpus: Sequence[Where], size: int, out: Where, *, bad: str = "stop", max_line: int = MAX_LINE, **options: Any
 ) -> vocabulary.Learned:
-    """Learns a vocabulary of `size` pieces from files and folders, and saves its tokenizer to `out`; the options are those
-    of `text.vocabulary.learn_vocabulary`."""
+    """Learns a vocabulary of `size` pieces from files and folders and saves its tokenizer to `out`. The other options are
+    those of `text.vocabulary.learn_vocabulary`."""
     learned = vocabulary.learn_vocabulary(Corpus(corpus, bad=bad, max_line=max_line), size, **options)
     learned.tokenizer.save(out)
     return learned
@@ -49,7 +49,7 @@ def learn_vocabulary(
 def prepare(
     corpus: Sequence[Where], tokenizer: Where, out: Where, *, bad: str = "stop", max_line: int = MAX_LINE, **options: Any
 ) -> Store:
-    """Turns a corpus into a token store; run again, it goes on where it stopped. The options are those of
+    """Turns a corpus into a token store; called again, it resumes. The other options are those of
     `data.prepare.prepare_store`."""
     pieces = Tokenizer.load(find_model(tokenizer))
     return prepare_store(Corpus(corpus, bad=bad, max_line=max_line), pieces, Path(out), **options)
@@ -70,7 +70,7 @@ def pretrain(
     teacher: Bundle | None = None,
     quiet: bool = False,
 ) -> Path:
-    """Pre-trains on a store into the folder `out`; run again, it resumes. Returns the artifact's folder."""
+    """Pre-trains on a store into the folder `out`; called again, it resumes. Returns the artifact's folder."""
     from bertkit.model.device import find_device, tokens_at_once
     from bertkit.recipes import find_recipe
     from bertkit.train.distributed import join_world
@@ -102,7 +102,7 @@ def pretrain(
 
 
 def finetune(what: str, model: Where | Bundle, out: Where, **options: Any) -> dict[str, Any]:
-    """Fine-tunes a model for a task or a named set; the options are those of `tuning.finetune`."""
+    """Fine-tunes a model for a task or on a named dataset; the options are those of `tuning.finetune`."""
     from bertkit import tuning
 
     return tuning.finetune(what, model, out, **options)
@@ -118,8 +118,8 @@ def distill(
     recipe: str = "distilbert-base",
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """A smaller model that learns from a larger one, on a store or a task, into the folder `out`; the options are those of
-    `pretrain` or `finetune`. Returns both models side by side: size, and on a task figures and speed."""
+    """Trains a smaller student of a larger teacher, on a store or a task, into the folder `out`. The other options are those
+    of `pretrain` or `finetune`. Returns a row for each model: its size, and on a task its metrics and speed."""
     from bertkit import distilling, tuning
     from bertkit.bundle.bundle import load_bundle
 
@@ -139,7 +139,7 @@ def distill(
 def evaluate(
     model: Where, data: Where, *, split: str = "dev", columns: Named = None, bad: str = "stop", device: str = "auto"
 ) -> dict[str, Any]:
-    """The figures of a fine-tuned model on a file of its task, or on "glue/mrpc" with `data` as NAME=FOLDER."""
+    """Returns a fine-tuned model's metrics on a file of its task, or on a named dataset given as "glue/mrpc=FOLDER"."""
     loaded = load(model, device=device)
     task = loaded.bundle.task
     if task is None:
@@ -159,14 +159,14 @@ def evaluate(
 
 
 def predict(model: Where, data: Where, out: Where, **options: Any) -> dict[str, Any]:
-    """Answers for every row of a file, in a file of the same format; the options are those of `serve.files.predict_file`."""
+    """Writes an answer for every row of a file, in the same format; the options are those of `serve.files.predict_file`."""
     return predict_file(model, data, out, **options)
 
 
 def check_data(
     files: Sequence[Where], task: str, model: str | None, *, columns: Named = None, max_length: int = 128
 ) -> dict[str, Any]:
-    """What there is to know of a task's files before training; pieces are counted by a model's tokenizer, or in words."""
+    """Reports on a task's files before training. Lengths are in pieces of the model's tokenizer, or without one in words."""
     names = [Path(file).name for file in files]
     names = names if len(set(names)) == len(names) else [f"{number}: {file}" for number, file in enumerate(files, 1)]
     tables = {name: read_records(file, task, columns, bad="skip") for name, file in zip(names, files, strict=True)}
@@ -174,7 +174,7 @@ def check_data(
 
 
 def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int = 0, **changes: Any) -> Model:
-    """A new member of the family in a named size (tiny … large) with random weights, the same for the same seed."""
+    """Returns a new model of the family in a named size (tiny … large), its random weights determined by the seed."""
     import torch
 
     from bertkit.tasks.pretraining import Pretraining
@@ -188,8 +188,8 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
 
 
 def convert(source: Where, out: Where, *, positions: int = 0, window: int = 256, half: bool = False) -> Model:
-    """Reads anybody's checkpoint (Hugging Face, Google) and writes it as an artifact: with positions as a Longformer, with
-    half in 16 bits."""
+    """Reads a Hugging Face or Google checkpoint and writes it as an artifact: with `positions` as a Longformer, with `half`
+    in fp16."""
     from bertkit.bundle.bundle import load_bundle, save_bundle
     from bertkit.bundle.changes import lengthen
 
@@ -202,7 +202,7 @@ def convert(source: Where, out: Where, *, positions: int = 0, window: int = 256,
 def begin_with(
     recipe: Recipe, store: Store, init: Where | Bundle | None, teacher: Bundle | None
 ) -> tuple[Bundle, Any, Recipe]:
-    """What will be kept, new or somebody's, the network that trains it, and the recipe with its true configuration."""
+    """Returns the bundle to keep (new, or from `init`), the network to train, and the recipe with its final config."""
     import torch
 
     from bertkit.bundle.bundle import load_bundle
@@ -237,7 +237,7 @@ def begin_with(
 
 
 def _check_changes(named: Recipe, chosen: Recipe, *, goes_on: bool, taught: bool) -> None:
-    """Refuses what the store, the model that goes on, or the teacher decides."""
+    """Raises where a setting contradicts the store, the initial model or the teacher."""
     if goes_on and chosen.config.with_(**_dropouts(named)) != named.config:
         raise InputError("a model that goes on, or a student, keeps its shape; expected no settings of config but dropout")
     if chosen.config.with_(vocabulary=named.config.vocabulary, pooler=named.config.pooler) != chosen.config:
@@ -247,5 +247,5 @@ def _check_changes(named: Recipe, chosen: Recipe, *, goes_on: bool, taught: bool
 
 
 def _dropouts(recipe: Recipe) -> dict[str, float]:
-    """What a recipe may say of a model that goes on."""
+    """The only settings of the configuration that a recipe may change in an initial model."""
     return {name: getattr(recipe.config, name) for name in ("dropout", "attention_dropout")}

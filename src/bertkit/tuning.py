@@ -1,4 +1,4 @@
-"""Fine-tuning from end to end: files in; one run, a grid of them or an ensemble; a calibrated artifact and a report out."""
+"""Fine-tuning from end to end: files in; one run, a grid search or an ensemble; a calibrated artifact and a report out."""
 
 import json
 import shutil
@@ -30,17 +30,17 @@ from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
-File = Where | None  # or a folder, where one is named
+File = Where | None  # data_dir is a folder
 GRID = "batch=16,32 lr=5e-5,3e-5,2e-5 epochs=2,3,4"  # the paper's (appendix A.3)
-# Who judged pieces learns best as ELECTRA did, the upper blocks fast, the lower ones slowly (Clark et al., 2020).
+# After replaced-token detection, ELECTRA's settings work best: higher rates for upper blocks (Clark et al., 2020).
 JUDGES, JUDGES_GRID = ("lr=1e-4", "layer_decay=0.8"), "batch=16,32 lr=1.5e-4,1e-4,5e-5 epochs=2,3,4"
 
 
 @dataclass(frozen=True)
 class Data:
-    """What a task is learned from and measured on."""
+    """The training and evaluation data of a task."""
 
-    name: str  # of the task or the named set
+    name: str  # of the task or the named dataset
     train: Table
     dev: Table
 
@@ -55,11 +55,11 @@ class Data:
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe to try, where, and with what dev figure and after how many seconds it ended."""
+    """A recipe to try and its run folder; once trained, also its score on dev and its training time."""
 
     recipe: Tuning
     run: Path
-    point: dict[str, Any] = field(default_factory=dict)  # of the grid
+    point: dict[str, Any] = field(default_factory=dict)  # its values in the grid
     score: float = float("-inf")
     seconds: float = 0.0
 
@@ -83,7 +83,7 @@ def finetune(
     fork: bool = False,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tunes into the folder `out`, whose `model` is the artifact. Returns what results.json holds."""
+    """Fine-tunes into the folder `out`; the artifact is `out/model`. Returns the content of results.json."""
     recipe, data = read_data(what, train, dev, data_dir, columns, bad)
     source = model if isinstance(model, Bundle) else load_bundle(model)
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
@@ -93,7 +93,7 @@ def finetune(
     recipe = _settled(recipe, data.train.records, where, [*usual, *settings], teacher is not None)
     kind = TASKS[recipe.task.task]
     if what not in SETS:
-        kind(recipe.task).units(data.dev.records, source.tokenizer)  # labels that training does not know are told now
+        kind(recipe.task).units(data.dev.records, source.tokenizer)  # raises on labels that are not in the training data
     tuner = Tuner(recipe, data, source, name, where, teacher, fork, quiet)
     planned = _plans(recipe, run, grid if search == "paper" else search, restarts, ensemble)
     for plan in planned:
@@ -117,7 +117,7 @@ def finetune(
 
 @dataclass(frozen=True)
 class Tuner:
-    """What all runs of a fine-tuning share."""
+    """What all runs of one call to `finetune` share."""
 
     recipe: Tuning
     data: Data
@@ -129,7 +129,7 @@ class Tuner:
     quiet: bool
 
     def tune(self, plan: Plan) -> Plan:
-        """Trains one plan to its end, or takes up what is there of it."""
+        """Trains one plan to its end, resuming if it was begun."""
         recipe, data, source = plan.recipe, self.data, self.source
         train, dev = data.train.records, data.dev.records
         task = TASKS[recipe.task.task](recipe.task)
@@ -140,18 +140,18 @@ class Tuner:
         learner = DistilledTask(network, self.teacher.network.to(self.device)) if self.teacher else network
         job = tuning_job(plan.run, recipe, task, learner, source.tokenizer, train, dev, self.device, bundle.save)
         state = fit(replace(job, begun=job.begun | {"model": self.model}, fork=self.fork, quiet=self.quiet))
-        known: Any = replace(job.recipe, optimizer=recipe.optimizer)  # the rate as people say it
+        known: Any = replace(job.recipe, optimizer=recipe.optimizer)  # the learning rate as given, not scaled to the width
         return replace(plan, recipe=known, score=state.best, seconds=state.elapsed)
 
     def answer(self, members: list[Bundle], records: Sequence[Any]) -> list[Any]:
-        """Answers of one model, or of several as an ensemble, with the first one's settings."""
+        """Returns the answers of one model, or of several as an ensemble, with the first one's settings."""
         networks = [member.network.to(self.device).eval() for member in members]
         how: dict[str, Any] = dict(precision=self.recipe.precision, budget=self.recipe.row_tokens // 2)
         assert members[0].task is not None
         return list(answer_records(networks, members[0].task, members[0].tokenizer, records, self.device, **how))
 
     def finish(self, bundle: Bundle, run: Path) -> dict[str, Any]:
-        """Calibrates the artifact on dev, writes it, and tells what it is worth."""
+        """Calibrates the artifact on dev, saves it, and returns its results."""
         dev, answers = self.data.dev.records, self.answer([bundle], self.data.dev.records)
         assert bundle.task is not None
         settings, fitted = calibrate(bundle.task, dev, answers)
@@ -164,7 +164,7 @@ class Tuner:
         return {**named, **found, **fitted, "data": self.data.about}
 
     def hand_in(self, members: list[Bundle], data_dir: Path | str, folder: Path) -> None:
-        """The official files: GLUE's for its test sets, the others' for dev too; for whatever splits there are."""
+        """Writes official prediction files for the splits that exist: GLUE's test sets; of other datasets, dev too."""
         name, chosen = self.data.name, SETS[self.data.name]
         also_dev = chosen.task in ("qa", "tagging", "choice")
         splits = [split for split in chosen.files if split not in ("train", "gold")] if also_dev else chosen.handed_in
@@ -181,7 +181,7 @@ FILES = ("train", "dev", "data_dir", "columns", "bad")
 
 
 def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named, bad: str | None) -> tuple[Tuning, Data]:
-    """The recipe and records of a named set, or of a task with files of one's own."""
+    """Returns the recipe and records of a named dataset, or of a task with the user's own files."""
     if what in SETS:
         if data_dir is None or train or dev or any(columns.values() if isinstance(columns, Mapping) else [columns]):
             raise InputError(f"{what} needs --data-dir, the folder that holds its files, and no files or columns beside it")
@@ -202,7 +202,7 @@ def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named,
 
 
 def _hold_out(table: Table) -> list[Any]:
-    """A tenth of the records, which leave the table; who has a label that fewer than two others have stays."""
+    """Moves a tenth of the records out of the table, except those with a label that fewer than two remaining ones have."""
     held, kept = ([record for record in table.records if (part(record, 10) == 0) == out] for out in (True, False))
     counts = Counter(label for record in kept for label in _classes(record))
     known = {label for label, count in counts.items() if count > 1}
@@ -216,7 +216,7 @@ def _classes(record: Any) -> set[str]:
 
 
 def recipe_of(name: str) -> Tuning:
-    """The paper's settings for a named set."""
+    """The paper's settings for a named dataset."""
     chosen = SETS[name]
     task = TaskSettings(task=chosen.task, labels=chosen.labels, max_length=chosen.max_length, metrics=chosen.metrics)
     base = Tuning(name=name, task=replace(task, context=chosen.task == "tagging"), epochs=chosen.epochs, batch=chosen.batch)
@@ -224,12 +224,12 @@ def recipe_of(name: str) -> Tuning:
 
 
 def judged_pieces(source: Bundle) -> bool:
-    """Whether a model's pre-training was to tell which pieces a generator had filled in."""
+    """Whether a model was pre-trained with replaced-token detection."""
     return source.family.name == "electra" or source.provenance.get("objective") in JUDGED
 
 
 def _taught(recipe: Tuning, teacher: Bundle, student: Bundle) -> Tuning:
-    """The recipe for a student, which reads as its teacher does and tells the same things in the same order."""
+    """Returns the recipe for a student: the teacher's task settings, so both read the same inputs and order labels alike."""
     assert teacher.task is not None
     theirs, kind = teacher.task.settings, recipe.task.task
     if theirs.task != kind:
@@ -239,16 +239,16 @@ def _taught(recipe: Tuning, teacher: Bundle, student: Bundle) -> Tuning:
     widths = [one.network.encoder.config.width for one in (student, teacher)]
     if kind == "similarity" and widths[0] != widths[1]:
         raise InputError(f"the student's vectors have {widths[0]} numbers, its teacher's {widths[1]}; expected as many")
-    task = replace(theirs, threshold=None, temperature=1.0, features=(), lstm=0)  # these are the student's own
+    task = replace(theirs, threshold=None, temperature=1.0, features=(), lstm=0)  # the student's own
     return replace(recipe, task=replace(task, metrics=recipe.task.metrics or theirs.metrics))
 
 
 def _settled(recipe: Tuning, records: Sequence[Any], device: torch.device, settings: list[str], taught: bool) -> Tuning:
-    """The recipe with what the device, the user and the records tell of it."""
+    """Completes the recipe: first from the device, then the user's settings, then the records."""
     rows = recipe.row_tokens if device.type == "cuda" else min(recipe.row_tokens, PROCESSOR_ROW)
     found = change(replace(recipe, precision=quick_precision(device), row_tokens=rows), settings)
     fixed = ("task", "labels", "objective", "center", "scale") if taught else ("task",)
-    known: dict[str, Any] = {name: getattr(recipe.task, name) for name in fixed}  # whatever there is in the records
+    known: dict[str, Any] = {name: getattr(recipe.task, name) for name in fixed}  # whatever the records say
     for name, value in known.items():
         if (told := getattr(found.task, name)) != value:
             raise InputError(f"{name}: {value} is settled; expected no setting that makes it {told}")
@@ -256,7 +256,7 @@ def _settled(recipe: Tuning, records: Sequence[Any], device: torch.device, setti
 
 
 def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensemble: int) -> list[Plan]:
-    """One plan, or one for each point of the grid and each seed."""
+    """Returns one plan for each point of the grid and each seed."""
     if min(restarts, ensemble) < 1:
         raise InputError(f"{restarts} restarts, {ensemble} models; expected 1 at least")
     tried, grid, seeds = list[Plan](), parse_grid(search) if search else {}, max(restarts, ensemble)
@@ -270,14 +270,14 @@ def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensembl
 
 
 def _check_out(run: Path, several: bool) -> None:
-    """A folder holds one run or several, and nothing of somebody else's."""
+    """Raises if the folder is not empty and holds one run where several are planned, or the reverse."""
     if run.is_dir() and any(run.iterdir()) and (run / "runs").is_dir() != several:
         found = "holds several runs" if not several else "is not empty and holds no search"
         raise TrainingError(f"{run} {found}; give another --out")
 
 
 def parse_grid(text: str) -> dict[str, list[str]]:
-    """The values to try of each setting, from such as "lr=2e-5,5e-5 batch=16,32"."""
+    """Returns the values to try for each setting, from text such as "lr=2e-5,5e-5 batch=16,32"."""
     parts = [word.partition("=") for word in text.split()]
     if bad := [name for name, equals, values in parts if not (equals and values)]:
         raise InputError(f'--search has {bad[0]!r}; expected "paper", or such as "lr=2e-5,5e-5 batch=16,32"')
@@ -285,12 +285,12 @@ def parse_grid(text: str) -> dict[str, list[str]]:
 
 
 def _take(plan: Plan, run: Path) -> Bundle:
-    """The artifact of the best plan, which becomes the run's."""
+    """Copies the best plan's artifact and metrics into the run's folder and returns the artifact."""
     if plan.run != run:
         with new_folder(run / "model", marker="bertkit.json") as aside:
             shutil.copytree(plan.run / "model", aside, dirs_exist_ok=True)
         shutil.copy(plan.run / "metrics.jsonl", run / "metrics.jsonl")
-    settings = plan.recipe.task  # as it was trained; a run that is taken up again is calibrated anew
+    settings = plan.recipe.task  # as trained: a resumed run is calibrated again
     return replace(load_bundle(run / "model"), task=TASKS[settings.task](settings))
 
 

@@ -1,4 +1,4 @@
-"""Vectors → answers: heads, their losses, and what is asked of them."""
+"""Vectors → answers: heads, their losses, answers and metrics."""
 
 from bertkit.tasks.choice import MultipleChoice
 from bertkit.tasks.classification import Classification, Multilabel, Regression

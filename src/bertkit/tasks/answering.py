@@ -1,4 +1,4 @@
-"""Answers to records, in their order and without holding more logits than those of a chunk."""
+"""Answers records in order, holding the logits of no more than one chunk."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bertkit.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import torch
 
-Tell = Callable[[TaskBatch], np.ndarray]  # the logits of a batch
+Tell = Callable[[TaskBatch], np.ndarray]  # a batch → its logits
 CHUNK = 1024  # records whose logits are held at once
 
 
 class Teller(Protocol):
-    """What tells a task's logits: a network, or one that was exported."""
+    """Computes a task's logits: a network, or an exported one."""
 
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray: ...
 
@@ -40,7 +40,7 @@ def answer_records(
     budget: int = 0,
     show: Show = show_nothing,
 ) -> Iterator[Any]:
-    """An answer for each record; several networks are averaged, as an ensemble."""
+    """Yields an answer for each record; the logits of several networks are averaged, as an ensemble."""
     budget = budget or budget_for(device.type, precision)
     for begin, end in _chunks(task, records):
         part = records[begin:end]
@@ -54,7 +54,7 @@ def answer_records(
 
 
 def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """Parts of the records; a document whose sentences are read together is not cut."""
+    """Yields the bounds of chunks of records; a document whose sentences are read together is not split."""
     begin = 0
     while begin < len(records):
         end = min(begin + CHUNK, len(records))
@@ -65,7 +65,7 @@ def _chunks(task: Task, records: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _logits(tell: Tell, task: Task, inputs: Sequence[Input], budget: int, threads: int) -> list[np.ndarray]:
-    """[M, C] for each input, computed in batches of like lengths."""
+    """Returns logits [M, C] for each input, computed in batches of similar lengths."""
     logits: list[Any] = [None] * len(inputs)
     sizes = np.array([len(one) for one in inputs], np.int64)
 

@@ -1,4 +1,4 @@
-"""Which of several options goes with a prompt (section 4.4): each is read beside the prompt and scored at [CLS]."""
+"""Multiple choice (section 4.4): each option is read together with the prompt and scored at [CLS]."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -13,7 +13,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Chosen(NamedTuple):
-    """The number of the likeliest option from 0, and how likely each is."""
+    """The index of the likeliest option, and the probability of each."""
 
     option: int
     probabilities: list[float]

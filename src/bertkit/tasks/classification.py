@@ -1,5 +1,5 @@
-"""One label for a text or a pair, any number of labels, or a number. Long texts may be read in windows, whose logits are
-averaged."""
+"""Predicts a label for a text or a pair, any number of labels, or a number. Long texts may be read in windows, whose logits
+are averaged."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Classified(NamedTuple):
-    """The likeliest label, and how likely each is."""
+    """The likeliest label, its probability, and the probability of each."""
 
     label: str
     probability: float
@@ -25,28 +25,28 @@ class Classified(NamedTuple):
 
     @classmethod
     def of(cls, labels: Sequence[str], chances: np.ndarray) -> Self:
-        """The answer where each label has its chance."""
+        """Returns the answer from the probability of each label."""
         best = int(chances.argmax())
         return cls(labels[best], float(chances[best]), dict(zip(labels, chances.tolist(), strict=True)))
 
 
 class Labelled(NamedTuple):
-    """All labels that are likelier than not, and how likely each is."""
+    """All labels with a probability above one half, and the probability of each."""
 
     labels: tuple[str, ...]
     probabilities: dict[str, float]
 
 
 class Judged(Task):
-    """A text or a pair that is judged at [CLS]."""
+    """A task about a text or a pair as a whole, predicted at [CLS]."""
 
     @abstractmethod
     def target(self, record: Record) -> Any:
-        """[1, …] what the head is to tell at [CLS]."""
+        """Returns the head's target at [CLS], of shape [1, …]."""
 
     @abstractmethod
     def answer(self, logits: np.ndarray) -> Any:
-        """The answer for the mean of the windows' logits."""
+        """Returns the answer from the mean of the windows' logits."""
 
     def units(self, records: Sequence[Record], tokenizer: Tokenizer) -> list[list[Input]]:
         check_texts(records, "text")
@@ -120,8 +120,8 @@ class Regression(Judged):
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
-        """Numbers beyond ±10, or close together, are learned as distances from their mean: a head does not come far from 0,
-        and sees no small differences. Who names a center or a scale has it."""
+        """Standardises numbers that go beyond ±10 or lie close together: a head's outputs stay near 0, and small differences
+        are not learned. A center or scale that the user has set is kept."""
         numbers = np.array([float(record.label) for record in records])  # type: ignore[arg-type]
         told, mean, spread = replace(settings, labels=("number",)), float(numbers.mean()), float(numbers.std())
         apart = np.abs(numbers).max() <= 10 and spread >= max(0.25, abs(mean) / 5)

@@ -1,6 +1,6 @@
-"""A student learns what its teacher says as well as what is true (Hinton et al., 2015; DistilBERT: Sanh et al., 2019).
+"""A student learns from its teacher's outputs and from the labels (Hinton et al., 2015; DistilBERT: Sanh et al., 2019).
 
-T tokens, M places, D width. The teacher is no part of the network that is trained: it is neither saved nor changed.
+T tokens, M places, D width. The teacher is not a submodule of the trained network: it is neither saved nor changed.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ log_softmax = partial(F.log_softmax, dim=-1)
 
 
 class Taught(nn.Module):
-    """A student, which is kept, and its teacher beside it."""
+    """A student, which is kept, and its teacher."""
 
     def __init__(self, student: Any, teacher: Any):
         super().__init__()
@@ -29,7 +29,7 @@ class Taught(nn.Module):
 
 
 class Distilled(Taught):
-    """Pre-training: hidden pieces as they were, as the teacher would fill them in, and vectors that point the same way."""
+    """Pre-training on the masked pieces, the teacher's distributions over them, and the directions of its vectors."""
 
     names = ("masked_loss", "soft_loss", "token_loss", "masked_accuracy")
     emphasis: ClassVar = {"masked_loss": 2.0, "soft_loss": 5.0}
@@ -47,7 +47,7 @@ class Distilled(Taught):
 
 
 class DistilledTask(Taught):
-    """Fine-tuning: the task's own loss, the teacher's logits, and vectors that point the same way."""
+    """Fine-tuning on the task's own loss, the teacher's logits, and the directions of its vectors."""
 
     names = ("loss", "accuracy", "soft_loss", "token_loss")
 
@@ -64,13 +64,13 @@ class DistilledTask(Taught):
 
 
 def divergence(student: Tensor, teacher: Tensor, chances: Callable[[Tensor], Tensor] = log_softmax) -> Tensor:
-    """How far the student's distribution is from the teacher's, both softened [M]."""
+    """Returns the KL divergence between teacher and student, both softened by the temperature [M]."""
     ours, theirs = (chances(logits.float() / TEMPERATURE) for logits in (student, teacher))
     return TEMPERATURE**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(-1)
 
 
 def apart(x: Tensor, y: Tensor) -> Tensor:
-    """1 - cosine of each pair of vectors [T]; nothing where their widths differ."""
+    """Returns 1 - cosine of each pair of vectors [T]; zero if their widths differ."""
     if x.shape != y.shape:
         return x.new_zeros(len(x), dtype=torch.float32)
     return 1 - F.cosine_similarity(x.float(), y.float(), dim=-1)

@@ -1,11 +1,11 @@
-"""How good answers are: every figure a plain float from 0 to 1 (correlations from −1), 0 where there is nothing to measure.
+"""Metrics of answers: plain floats from 0 to 1 (correlations from −1), 0 where there is nothing to measure.
 
     labels      accuracy · f1 · macro_f1 · matthews            multilabel   multilabel_f1 · multilabel_macro_f1
     numbers     pearson · spearman                             tags         entities · entity_scores, as conlleval counts
     answers     squad_scores · best_threshold, as the official script of SQuAD 2.0 counts
     certainty   reliability · expected_calibration_error · fit_temperature · bootstrap
 
-`gold` is what is true and `found` what the model says, item by item.
+`gold` holds the true answers and `found` those of the model, item by item.
 """
 
 import re
@@ -21,17 +21,17 @@ from bertkit.errors import InputError
 Items = Sequence[Any] | np.ndarray
 Sentences = Iterable[Iterable[str]]  # of tags
 Entity = tuple[str, int, int]  # kind, begin, end: tags[begin:end]
-TEMPERATURES = (0.1, 10.0)  # beyond, a set is too small or too easy to say anything about certainty
+TEMPERATURES = (0.1, 10.0)  # beyond these, a set is too small or too easy to calibrate on
 
 
 def accuracy(gold: Items, found: Items) -> float:
-    """The share that is right."""
+    """The share of correct answers."""
     truth, said = _paired(gold, found)
     return _mean(truth == said)
 
 
 def f1(gold: Items, found: Items) -> float:
-    """F1 of class 1 against the rest; of two 0/1 tables [items, labels], the micro F1 over all cells."""
+    """F1 of class 1 against the rest; for two 0/1 tables [items, labels], the micro F1 over all cells."""
     truth, said = (side == 1 for side in _paired(gold, found))
     return float(_f1((truth & said).sum(), truth.sum(), said.sum()))
 
@@ -42,7 +42,7 @@ def macro_f1(gold: Items, found: Items) -> float:
 
 
 def matthews(gold: Items, found: Items) -> float:
-    """Matthews' correlation, for any number of classes (Gorodkin 2004)."""
+    """The Matthews correlation coefficient, for any number of classes (Gorodkin 2004)."""
     hits, truth, said = (tally.astype(float) for tally in _tallies(gold, found))
     total = truth.sum()
     spread = (total**2 - truth @ truth) * (total**2 - said @ said)
@@ -50,7 +50,7 @@ def matthews(gold: Items, found: Items) -> float:
 
 
 def pearson(gold: Items, found: Items) -> float:
-    """The linear correlation; 0 where either side is constant."""
+    """The linear correlation; 0 if either side is constant."""
     sides = [np.asarray(side, float) for side in _paired(gold, found)]
     if not all(len(side) and np.isfinite(side).all() and np.ptp(side) > 0 for side in sides):
         return 0.0
@@ -60,27 +60,27 @@ def pearson(gold: Items, found: Items) -> float:
 
 
 def spearman(gold: Items, found: Items) -> float:
-    """The correlation of the ranks; equal values share the mean of their ranks."""
+    """The correlation of the ranks; equal values share their mean rank."""
     return pearson(*(_ranks(side) for side in _paired(gold, found)))
 
 
 def multilabel_macro_f1(gold: Items, found: Items) -> float:
-    """The mean F1 of the labels; one that never occurs counts 0."""
+    """The mean F1 of the labels; one that never occurs counts as 0."""
     truth, said = (side.astype(bool) for side in _paired(gold, found))
     return _mean(np.atleast_1d(_f1((truth & said).sum(0), truth.sum(0), said.sum(0))))
 
 
 def confusion(gold: Items, found: Items, classes: int) -> list[list[int]]:
-    """How often each class (row) was answered with each class (column)."""
+    """Returns how often each class (row) was answered with each class (column)."""
     truth, said = (side.astype(int) for side in _paired(gold, found))
     return np.bincount(truth * classes + said, minlength=classes**2).reshape(classes, classes).tolist()
 
 
 def entities(tags: Iterable[str]) -> list[Entity]:
-    """The entities of a sentence tagged in IOB1, IOB2, BIOES or BILOU; with plain labels, each labelled word is one.
+    """Returns the entities of a sentence tagged in IOB1, IOB2, BIOES or BILOU; with plain labels, each labelled word is one.
 
-    As in conlleval no sequence is invalid: a tag goes on with the entity before it only when it is I- or E-, that one is
-    still open (B- or I-) and of the same kind; everything else but O begins a new one.
+    As in conlleval, no sequence is invalid: a tag continues the entity before it only if it is I- or E- and that entity is
+    still open (B- or I-) and of the same kind; any other tag but O begins a new entity.
     """
     found: list[Entity] = []
     open_kind = None
@@ -94,18 +94,18 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 
 
 def entity_counts(gold: Sentences, found: Sentences) -> np.ndarray:
-    """[sentences, 3]: entities right, in gold, found. `entity_f1` of its rows is what bootstrap needs."""
+    """Returns [sentences, 3]: entities correct, in gold, in found. With `entity_f1` as the metric, bootstrap takes it."""
     pairs = [(set(entities(truth)), set(entities(said))) for truth, said in zip(gold, found, strict=True)]
     return np.array([(len(truth & said), len(truth), len(said)) for truth, said in pairs], np.int64).reshape(-1, 3)
 
 
 def entity_f1(counts: np.ndarray) -> float:
-    """F1 over the sentences of `entity_counts`."""
+    """F1 over the sentences counted by `entity_counts`."""
     return float(_f1(*counts.sum(0)))
 
 
 def entity_scores(gold: Sentences, found: Sentences) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-    """Precision, recall and F1 over the tagged sentences, and the same for each kind with its count in gold and found."""
+    """Returns precision, recall and F1 over tagged sentences, and the same per kind with its counts in gold and found."""
     right, wanted, given = Counter[str](), Counter[str](), Counter[str]()
     for truth, said in zip(map(entities, gold), map(entities, found), strict=True):
         right.update(kind for kind, *_ in set(truth) & set(said))
@@ -117,24 +117,24 @@ def entity_scores(gold: Sentences, found: Sentences) -> tuple[dict[str, float], 
 
 
 def normalize_answer(text: str) -> str:
-    """An answer as SQuAD compares it: lower case, no punctuation, no articles, single spaces."""
+    """Normalises an answer as SQuAD compares it: lower case, no punctuation, no articles, single spaces."""
     bare = text.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
 
 
 def answer_exact(gold: Sequence[str], answer: str) -> float:
-    """1 if the answer is one of the gold ones, or empty where there is none."""
+    """Returns 1 if the answer is one of the gold ones, or empty where there are none; else 0."""
     return float(normalize_answer(answer) in _gold_answers(gold))
 
 
 def answer_f1(gold: Sequence[str], answer: str) -> float:
-    """The best word overlap with one of the gold answers; without any, 1 for an empty answer."""
+    """Returns the best word F1 with one of the gold answers; if there are none, 1 for an empty answer."""
     said = normalize_answer(answer).split()
     return max(_overlap(truth.split(), said) for truth in _gold_answers(gold))
 
 
 def squad_scores(gold: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[str, float]:
-    """Exact match and F1 over questions; where some have no answer (an empty tuple), also on each of the two sorts."""
+    """Returns exact match and F1 over questions; if some have no answer (an empty tuple), also for each kind of question."""
     pairs = list(zip(gold, answers, strict=True))
     exact, overlap = (np.array([score(*pair) for pair in pairs], float) for score in (answer_exact, answer_f1))
     scores = {"exact": _mean(exact), "f1": _mean(overlap)}
@@ -146,10 +146,10 @@ def squad_scores(gold: Sequence[Sequence[str]], answers: Sequence[str]) -> dict[
 
 
 def best_threshold(gold: Sequence[Sequence[str]], answers: Sequence[str], null_margins: Items) -> float:
-    """The threshold with the best F1, when a question stays unanswered if its margin is above the threshold.
+    """Returns the threshold with the best F1, where a question is left unanswered if its margin is above the threshold.
 
-    The margin is the score of "no answer" less that of the best span; `answers` are the best spans. One sweep: questions in
-    the order of their margins are answered one after the other, and only between different margins can a threshold lie.
+    The margin is the score of "no answer" minus that of the best span; `answers` are the best spans. One sweep answers the
+    questions one after the other in the order of their margins; a threshold can lie only between different margins.
     """
     margins = np.asarray(null_margins, float)
     silent = np.array([answer_f1(truth, "") for truth in gold])
@@ -162,18 +162,18 @@ def best_threshold(gold: Sequence[Sequence[str]], answers: Sequence[str], null_m
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities along the last axis."""
+    """Returns probabilities along the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
-    """The same vectors [N, D], each of length 1: their products are cosines."""
+    """Returns the vectors [N, D] scaled to length 1, so that dot products are cosines."""
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
 
 
 def reliability(confidence: Items, right: Items, bins: int = 10) -> list[tuple[float, float, int]]:
-    """(mean confidence, accuracy, count) of the items in each of `bins` equal steps of confidence, without the empty."""
+    """Returns (mean confidence, accuracy, count) for each of `bins` equal intervals of confidence that has items."""
     sure, good = (np.asarray(side, float) for side in _paired(confidence, right))
     places = np.clip(np.ceil(sure * bins) - 1, 0, bins - 1)
     steps = [places == place for place in np.unique(places)]
@@ -181,15 +181,15 @@ def reliability(confidence: Items, right: Items, bins: int = 10) -> list[tuple[f
 
 
 def expected_calibration_error(confidence: Items, right: Items, bins: int = 15) -> float:
-    """How far confidence and accuracy lie apart, on average over the items (Guo et al. 2017)."""
+    """The distance between confidence and accuracy, averaged over the items (Guo et al. 2017)."""
     curve = reliability(confidence, right, bins)
     return sum(count * abs(sure - good) for sure, good, count in curve) / max(1, len(confidence))
 
 
 def fit_temperature(logits: np.ndarray, gold: Items) -> float:
-    """The number to divide the logits [items, classes] by for the best likelihood of gold.
+    """Returns the number to divide the logits [items, classes] by for the highest likelihood of gold.
 
-    The loss is convex in 1/temperature, so its slope crosses zero once, and halving an interval finds the place.
+    The loss is convex in 1/temperature, so its slope crosses zero once, and bisection finds where.
     """
     above = logits - np.take_along_axis(logits, np.asarray(gold, int).reshape(-1, 1), 1)
     if not above.any():
@@ -203,7 +203,7 @@ def fit_temperature(logits: np.ndarray, gold: Items) -> float:
 
 
 def bootstrap(metric: Callable[..., Any], *columns: Items, samples: int = 1000) -> tuple[float, float]:
-    """The 95 % interval of a metric: its spread when the items, all columns together, are drawn anew with replacement."""
+    """Returns the 95 % interval of a metric over items resampled with replacement, all columns together."""
     generator, tables = np.random.default_rng(0), [np.asarray(column) for column in columns]
     size = len(tables[0])
     drawn = (generator.integers(size, size=size) for _ in range(samples))
@@ -238,7 +238,7 @@ def _precision_recall(hits: int, gold: int, found: int) -> dict[str, float]:
 
 
 def _tallies(gold: Items, found: Items) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each class that occurs: how often right, in gold, found."""
+    """Returns, for each class that occurs, how often it is correct, in gold, in found."""
     classes, codes = np.unique(np.concatenate(_paired(gold, found)), return_inverse=True)
     truth, said = np.split(codes, 2)
     hits, gold, found = (np.bincount(one, minlength=len(classes)) for one in (truth[truth == said], truth, said))
@@ -252,14 +252,14 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def _split(tag: str) -> tuple[str, str]:
-    """Mark and kind; a plain label is an entity of one word."""
+    """Returns mark and kind; a plain label is an entity of one word."""
     mark, dash, kind = tag.partition("-")
-    mark = {"L": "E", "U": "S"}.get(mark, mark) if dash else mark  # of BILOU
+    mark = {"L": "E", "U": "S"}.get(mark, mark) if dash else mark  # BILOU
     return (mark, kind) if mark in ("B", "I", "E", "S", "O") else ("S", tag)
 
 
 def _gold_answers(gold: Sequence[str]) -> list[str]:
-    """The normalised answers; those of which nothing is left do not count, and none at all means the empty answer."""
+    """Returns the normalised answers that are not empty; if there are none, the empty answer."""
     return [bare for bare in map(normalize_answer, gold) if bare] or [""]
 
 

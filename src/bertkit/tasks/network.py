@@ -1,4 +1,4 @@
-"""An encoder with a task's head, and the losses. One linear map at the task's places is all that fine-tuning adds.
+"""An encoder with a task's head, and the losses. Fine-tuning adds only a linear layer at the task's places.
 
 T tokens, M places, D width, C outputs, G groups of places.
 """
@@ -27,7 +27,7 @@ from bertkit.tasks.task import Task
 
 
 class TaskNetwork(nn.Module):
-    """Takes a batch to the sums of its loss and of its right answers; `logits` are what a task decodes."""
+    """Maps a batch to the sums of its loss and of its correct answers; a task decodes the `logits`."""
 
     names = ("loss", "accuracy")
     weights: Tensor  # of the classes
@@ -50,7 +50,7 @@ class TaskNetwork(nn.Module):
 
     @property
     def kept(self) -> TaskNetwork:
-        """What is left of training: all of it."""
+        """The part that is saved: all of it."""
         return self
 
     def forward(self, data: TaskBatch) -> Tensor:
@@ -64,28 +64,28 @@ class TaskNetwork(nn.Module):
 
     @torch.inference_mode()
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
-        """The logits of a batch of arrays, as an array."""
+        """Returns the logits of a batch of arrays, as an array."""
         with autocast(device, precision):
             return fetched(self.logits(data.map(lambda array: moved(torch.from_numpy(array), device))))
 
     def told(self, x: Tensor, data: TaskBatch) -> Tensor:
-        """The logits from a vector for each token [T, D]."""
+        """Returns the logits from the vectors of all tokens [T, D]."""
         return self.judged(pool(x, data, self.pooling))
 
     def judged(self, x: Tensor) -> Tensor:
-        """The logits from a vector for each place [M, D]."""
+        """Returns the logits from the vectors of the places [M, D]."""
         if self.encoder.pooler is not None:
             x = self.encoder.pooler(x)
         return self.output(self.dropout(x)).float()
 
     def read(self, data: TaskBatch, wanted: Wanted = None) -> Tensor:
-        """A vector for each wanted token [M, D], or for all."""
+        """Returns the vectors of the wanted tokens [M, D], or of all tokens [T, D]."""
         if self.lstm is None:
             return self.encoder(data.batch, wanted)
         return picked(self.in_order(self.encoder(data.batch), data.batch), wanted)
 
     def in_order(self, x: Tensor, batch: Batch) -> Tensor:
-        """Through the LSTM, sequence by sequence."""
+        """Applies the LSTM to each sequence."""
         assert self.lstm is not None
         sequences = x.split(batch.boundaries.diff().tolist())
         packed, _ = self.lstm(nn.utils.rnn.pack_sequence(list(sequences), enforce_sorted=False))
@@ -93,7 +93,7 @@ class TaskNetwork(nn.Module):
 
 
 def encoder_config(config: Config, task: Task) -> Config:
-    """The encoder that a task needs: with a pooler or without, and which tokens see all where most see a window."""
+    """Returns the encoder's config for a task: with a pooler or without, and which tokens have global attention, if any."""
     pooler = (task.pooled or config.summary_norm) and not task.settings.features and not task.settings.lstm
     pooler = pooler or (task.loss == "vectors" and config.pooler)  # unused, but kept
     picks = "options" if task.layout.by_unit else "question"
@@ -102,15 +102,15 @@ def encoder_config(config: Config, task: Task) -> Config:
 
 
 class SimilarityNetwork(TaskNetwork):
-    """Takes texts to pooled vectors; what compares them is there for training alone."""
+    """Maps texts to pooled vectors; the layer that compares them is only for training."""
 
     def judged(self, x: Tensor) -> Tensor:
-        """The vector of each text itself [M, D]."""
+        """Returns the vector of each text itself [M, D]."""
         return x.float()
 
 
 class FeatureNetwork(TaskNetwork):
-    """The feature-based way (section 5.3): the encoder is frozen, and a head of some size reads chosen layers of it."""
+    """The feature-based approach (section 5.3): the encoder is frozen, and the head reads chosen layers of it."""
 
     def __init__(self, config: Config, task: Task):
         super().__init__(config, task)
@@ -125,13 +125,13 @@ class FeatureNetwork(TaskNetwork):
 
     @torch.no_grad()
     def features(self, batch: Batch) -> Tensor:
-        """The frozen encoder's states at the chosen layers, without dropout [T, n, D]."""
+        """Returns the frozen encoder's hidden states at the chosen layers, without dropout [T, n, D]."""
         states = self.encoder.eval().hidden_states(batch)
         return torch.stack([states[layer] for layer in self.layers], 1)
 
 
 def pool(x: Tensor, data: TaskBatch, pooling: str) -> Tensor:
-    """One vector for each sequence that a place belongs to: its first token's, or the mean or maximum over its tokens."""
+    """Returns, for each place, one vector of its sequence: the first token's, or the mean or maximum over the tokens."""
     if pooling == "cls":
         return x.index_select(0, data.places)
     x, bounds = x.float(), data.batch.boundaries
@@ -146,18 +146,18 @@ def pool(x: Tensor, data: TaskBatch, pooling: str) -> Tensor:
     return pooled.index_select(0, owners.index_select(0, data.places))
 
 
-Loss = Callable[[Tensor, TaskBatch, TaskNetwork], tuple[Tensor, Tensor]]  # the summed loss, and how many were right
+Loss = Callable[[Tensor, TaskBatch, TaskNetwork], tuple[Tensor, Tensor]]  # the summed loss, and the number correct
 
 
 def classes(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """One class of each place."""
+    """One class per place."""
     options = {"ignore_index": NOTHING, "reduction": "sum", "label_smoothing": network.smoothing}
     loss = F.cross_entropy(logits, data.targets, network.weights, **options)  # type: ignore[arg-type]
     return loss, (logits.argmax(-1) == data.targets).sum().float()
 
 
 def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Any number of classes of each place; right is who has all of them."""
+    """Any number of classes per place; an answer is correct if all of them are."""
     known, targets = ~data.targets.isnan(), data.targets.nan_to_num()
     each = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=network.weights, reduction="none")
     right = ((logits > 0) == (targets > 0.5)).all(1) & known.all(1)
@@ -165,19 +165,19 @@ def flags(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor
 
 
 def numbers(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """A number at each place; right is within a half."""
+    """One number per place; an answer is correct if it is off by less than one half."""
     return squares(logits, data.targets, 0.5)
 
 
 def squares(found: Tensor, targets: Tensor, within: float) -> tuple[Tensor, Tensor]:
-    """The squared distances from numbers, and how many are within so much, where there is a target."""
+    """Returns the sum of squared errors, and how many errors are below `within`; skips missing targets."""
     known = ~targets.isnan()
     off = torch.where(known, found - targets.nan_to_num(), 0)
     return off.square().sum(), ((off.abs() < within) & known).sum().float()
 
 
 def picks(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """In each group, and for each output, one of the places: a softmax over the group."""
+    """Picks one place per group and output: a softmax over the group's places."""
     chances, above = in_groups(logits, data)
     known, at = data.targets != NOTHING, data.targets.clamp(min=0)  # [G, C]
     right = (above.gather(0, at) >= 0).all(1) & known.all(1)
@@ -185,8 +185,8 @@ def picks(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor
 
 
 def in_groups(logits: Tensor, data: TaskBatch) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the places, each among those of its group; and how far each lies from its best [M, C]."""
-    groups = len(data.targets) + 1  # one more for places that belong nowhere
+    """Returns each place's log-probability within its group, and its logit minus the group's highest [M, C]."""
+    groups = len(data.targets) + 1  # one more for places in no group
     index = data.groups.clamp(max=groups - 1)[:, None].expand_as(logits)
     top = logits.new_full((groups, logits.shape[1]), -1e30).scatter_reduce(0, index, logits.detach(), "amax")
     above = logits - top.gather(0, index)
@@ -195,7 +195,7 @@ def in_groups(logits: Tensor, data: TaskBatch) -> tuple[Tensor, Tensor]:
 
 
 def vectors(logits: Tensor, data: TaskBatch, network: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Similarity: pairs or triplets of vectors, by the objective. Right is a pair closer than others, or the class."""
+    """Similarity of pairs or triplets. Correct: closer than the others, the right class, or a cosine off by under 0.1."""
     targets = data.targets  # [G]
     first, second, *third = logits.view(len(targets), -1, logits.shape[1]).unbind(1)  # [G, D] each
     if network.objective == "classes":

@@ -1,6 +1,6 @@
-"""What the family is pre-trained on beside masked pieces and sentence pairs. Each network here trains one that is kept.
+"""Pre-training objectives besides masked pieces and sentence pairs. Each network here trains a model that is `kept`.
 
-T tokens, M hidden places, D width, V vocabulary.
+T tokens, M masked places, D width, V vocabulary.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from bertkit.tasks.pretraining import MaskedHead, Pretraining, ReplacedHead, sum
 
 
 class Replaced(nn.Module):
-    """ELECTRA: a small generator fills in the hidden pieces, and the discriminator tells for each token whether it did."""
+    """ELECTRA: a small generator fills in the masked pieces; the discriminator predicts which tokens were replaced."""
 
     names: ClassVar[tuple[str, ...]] = ("token_loss", "token_accuracy", "generator_loss", "generator_accuracy")
     emphasis: ClassVar = {"token_loss": 50.0}
@@ -39,7 +39,7 @@ class Replaced(nn.Module):
         return torch.cat([self.told(self.kept.encoder(batch), replaced, data), torch.stack(sums(logits, data.targets))])
 
     def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
-        """The discriminator's sums from its vectors [T, D]."""
+        """Returns the discriminator's sums from its vectors [T, D]."""
         scores = self.judge(x).float()  # [T]
         inside = torch.arange(len(scores), device=scores.device) < data.size
         loss = F.binary_cross_entropy_with_logits(scores, replaced.float(), reduction="none")
@@ -47,7 +47,7 @@ class Replaced(nn.Module):
         return torch.stack([(loss * inside).sum(), right.sum().float()])
 
     def left(self, data: PretrainingBatch) -> int:
-        """How many of the hidden places stay hidden for the discriminator: the row's first ones."""
+        """Returns how many of the masked places stay masked for the discriminator: the row's first ones."""
         return 0
 
     def judge(self, x: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ class Replaced(nn.Module):
 
 
 class Both(Replaced):
-    """In half of a row's texts pieces stay hidden for the discriminator too, which fills them in: with that head it is kept.
-    Each text is as `fill` will meet it, or as a tuned model will."""
+    """In half of a row's texts the pieces stay masked for the discriminator, which predicts them; it is kept with this head.
+    So it trains on texts like those of `fill`, and on texts without [MASK] like those of fine-tuning."""
 
     names = ("masked_loss", "masked_accuracy", *Replaced.names)
     emphasis: ClassVar = Replaced.emphasis | {"masked_loss": 3.0}
@@ -76,33 +76,33 @@ class Both(Replaced):
     def told(self, x: Tensor, replaced: Tensor, data: PretrainingBatch) -> Tensor:
         left, known = self.left(data), data.targets != NOTHING
         logits = self.kept.masked_logits(x.index_select(0, data.places[:left]))
-        all_for_these = known.sum() / known[:left].sum().clamp(min=1)  # as sums are shared out among all hidden places
+        all_for_these = known.sum() / known[:left].sum().clamp(min=1)  # because the sum will be divided by all masked places
         filled = torch.stack(sums(logits, data.targets[:left])) * all_for_these
         return torch.cat([filled, super().told(x, replaced, data)])
 
 
 def generator_config(config: Config, share: float) -> Config:
-    """This share as wide, in whole heads, with pieces as wide as the discriminator's."""
+    """Returns a config with this share of the width, in whole heads, and piece embeddings as wide as the discriminator's."""
     heads = max(1, round(config.heads * share))
     width, pieces = heads * config.head_width, config.piece_width
     feedforward = config.feedforward * width // config.width
-    feedforward -= feedforward % 64 if feedforward > 64 else 0  # as tensor cores like it
+    feedforward -= feedforward % 64 if feedforward > 64 else 0  # suits tensor cores
     sizes = dict(width=width, heads=heads, feedforward=feedforward, pooler=False)
     return config.with_(**sizes, embedding=0 if width == pieces else pieces)
 
 
 def fill_in(data: PretrainingBatch, logits: Tensor, left: int = 0) -> tuple[Batch, Tensor]:
-    """The batch with a piece drawn for each hidden place but the first; and which tokens [T] are not what stood there."""
+    """Returns the batch with pieces sampled at the masked places after the first `left`, and which tokens [T] changed."""
     places, targets, logits, ids = data.places[left:], data.targets[left:], logits[left:], data.batch.ids
-    noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel's
-    filled = targets != NOTHING  # what fills up points at the first token, which is never hidden
+    noise = -torch.empty_like(logits, dtype=torch.float32).exponential_().log()  # Gumbel noise, so that argmax samples
+    filled = targets != NOTHING  # filler places point at the first token, which is never masked
     drawn = torch.where(filled, (logits + noise).argmax(-1), ids.index_select(0, places))  # [M]
     replaced = torch.zeros_like(ids, dtype=torch.bool).scatter(0, places, filled & (drawn != targets))
     return replace(data.batch, ids=ids.scatter(0, places, drawn)), replaced
 
 
 class Spans(nn.Module):
-    """SpanBERT: a hidden piece is also told from the two tokens around its span, and its place in it."""
+    """SpanBERT: a masked piece is also predicted from the two tokens around its span and its position in it."""
 
     names = (*Pretraining.names, "boundary_loss")
 
@@ -128,7 +128,7 @@ class Spans(nn.Module):
 
 
 def span_edges(data: PretrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """For each hidden place [M]: the token before its run of hidden ones, the token behind, and its place in the run."""
+    """Returns, for each masked place [M], the tokens before and after its masked run, and its position in the run."""
     places, last = data.places, len(data.batch.ids) - 1
     known = data.targets != NOTHING
     follows = (places[1:] == places[:-1] + 1) & known[1:]  # is the next place the next token?
@@ -139,5 +139,5 @@ def span_edges(data: PretrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
     return (begins - 1).clamp(min=0), (ends + 1).clamp(max=last), (places - begins).clamp(min=0)
 
 
-JUDGED: dict[str, Callable[..., nn.Module]] = {"replaced": Replaced, "both": Both}  # a generator fills in
+JUDGED: dict[str, Callable[..., nn.Module]] = {"replaced": Replaced, "both": Both}  # with a generator
 OBJECTIVES: dict[str, Callable[..., nn.Module]] = {"masked": Pretraining, "spans": Spans} | JUDGED

@@ -1,6 +1,6 @@
-"""BERT's own two tasks: which piece was masked here, and does B follow A (section 3.1).
+"""BERT's two pre-training tasks: masked language modelling and next-sentence prediction (section 3.1).
 
-T tokens, B sequences, M masked places, D width, E width of the pieces, V vocabulary.
+T tokens, B sequences, M masked places, D width, E width of the piece embeddings, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bertkit.model.norm import Norm
 
 
 class MaskedHead(nn.Module):
-    """Scores every piece for a masked place; its decoder is the table of piece embeddings."""
+    """Scores every piece for a masked place; its decoder is tied to the piece embeddings."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -34,7 +34,7 @@ class MaskedHead(nn.Module):
 
 
 class NextHead(nn.Module):
-    """Two scores for the pooled vector: B follows A, B comes from elsewhere."""
+    """Two scores from the pooled vector: B follows A, B comes from elsewhere."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -46,7 +46,7 @@ class NextHead(nn.Module):
 
 
 class ReplacedHead(nn.Module):
-    """One score for each token: was it put there by the generator? (ELECTRA)"""
+    """One score per token: did the generator replace it? (ELECTRA)"""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -60,7 +60,7 @@ class ReplacedHead(nn.Module):
 
 
 class Pretraining(nn.Module):
-    """An encoder with the heads it was pre-trained with: both, either or none; or the one of a discriminator."""
+    """An encoder with its pre-training heads: masked, next-sentence, both or none; or a discriminator's head."""
 
     names = ("masked_loss", "next_loss", "masked_accuracy", "next_accuracy")
 
@@ -72,12 +72,12 @@ class Pretraining(nn.Module):
         self.replaced = ReplacedHead(config) if replaced else None
 
     def forward(self, data: PretrainingBatch) -> Tensor:
-        """Sums over the batch, as named: losses, and how many of each were told right."""
+        """Returns sums over the batch, as in `names`: the losses, and the numbers of correct predictions."""
         x = self.encoder(data.batch, torch.cat([data.places, data.batch.firsts]))
         return self.sums(x[: len(data.places)], x[len(data.places) :], data)
 
     def sums(self, hidden: Tensor, firsts: Tensor, data: PretrainingBatch) -> Tensor:
-        """The same from the vectors of hidden places [M, D] and of first tokens [B, D]."""
+        """Returns the same from the vectors of masked places [M, D] and of first tokens [B, D]."""
         found = [hidden.new_zeros((), dtype=torch.float32)] * 4
         if self.masked is not None:
             found[0], found[2] = sums(self.masked_logits(hidden), data.targets)
@@ -87,21 +87,21 @@ class Pretraining(nn.Module):
 
     @property
     def kept(self) -> Pretraining:
-        """What is left of pre-training: all of it."""
+        """The part that is saved: all of it."""
         return self
 
     def masked_logits(self, x: Tensor) -> Tensor:
-        """Scores [M, V] from the vectors of hidden places [M, D]."""
+        """Returns scores [M, V] from the vectors of masked places [M, D]."""
         assert self.masked is not None
         return self.masked(x, self.encoder.embeddings.pieces.weight)
 
     def next_logits(self, x: Tensor) -> Tensor:
-        """Scores [B, 2] from the vectors of first tokens [B, D]: first "B follows A"."""
+        """Returns scores [B, 2] from the vectors of first tokens [B, D]; index 0 is "B follows A"."""
         assert self.next is not None and self.encoder.pooler is not None
         return self.next(self.encoder.pooler(x))
 
 
 def sums(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The summed cross-entropy and the number of right answers, where there is a target."""
+    """Returns the summed cross-entropy and the number of correct predictions, where there is a target."""
     loss = F.cross_entropy(logits.float(), targets, ignore_index=NOTHING, reduction="sum")
     return loss, (logits.detach().argmax(-1) == targets).sum().float()

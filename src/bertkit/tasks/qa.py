@@ -1,6 +1,6 @@
-"""The span of a context that answers a question (sections 4.2 and 4.3): a start and an end, of all windows the likeliest.
+"""Question answering (sections 4.2 and 4.3): the likeliest span of the context, over all of its windows.
 
-An answer is always an exact part of the context. Where the null span at [CLS] beats the best one by more than the artifact's
+An answer is always an exact part of the context. If the null span at [CLS] beats the best span by more than the artifact's
 threshold, the answer is that there is none.
 """
 
@@ -16,20 +16,20 @@ from bertkit.tasks.metrics import softmax, squad_scores
 from bertkit.tasks.task import Task, TaskSettings, check_texts
 from bertkit.text.tokenizer import Pieces, Tokenizer, behind_marks
 
-BEST = 20  # spans that are kept of a context
+BEST = 20  # spans kept per context
 
 
 class Span(NamedTuple):
-    """A part of the context."""
+    """A span of the context."""
 
     text: str
-    begin: int  # character
+    begin: int  # in characters
     end: int
     probability: float
 
 
 class Answered(NamedTuple):
-    """The answer, "" for none; how likely it is; the best spans; and by how much the null score exceeds the best one's."""
+    """The answer, "" for none; its probability; the best spans; and by how much the null score exceeds the best span's."""
 
     text: str
     begin: int
@@ -48,7 +48,7 @@ class QuestionAnswering(Task):
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Question]) -> TaskSettings:
-        """Where some questions have no answer, the model may say so."""
+        """Sets a threshold if some questions have no answer, so that the model may give none."""
         may_pass = any(record.impossible for record in records) and settings.threshold is None
         return replace(settings, threshold=0.0 if may_pass else settings.threshold)
 
@@ -57,13 +57,13 @@ class QuestionAnswering(Task):
         contexts = {record.context: None for record in records}
         pieces = dict(zip(contexts, tokenizer.pieces(list(contexts)), strict=True))
         questions = tokenizer.pieces([record.question for record in records])
-        room = (self.settings.max_length - 2 - tokenizer.between) // 2  # half is for the context
+        room = (self.settings.max_length - 2 - tokenizer.between) // 2  # at least half is for the context
         most = min(self.settings.question_length, room)
         both = zip(records, questions, strict=True)
         return [self._inputs(record, question[:most], pieces[record.context], tokenizer) for record, question in both]
 
     def _inputs(self, record: Question, question: Pieces, context: Pieces, tokenizer: Tokenizer) -> list[Input]:
-        begins = len(question) + 1 + tokenizer.between  # the context's place in a window
+        begins = len(question) + 1 + tokenizer.between  # where the context begins in a window
         room = self.settings.max_length - begins - 1
         span = _pieces_of(record, context) if record.answers else None
         inputs = []
@@ -106,7 +106,7 @@ class QuestionAnswering(Task):
 
 
 def _pieces_of(record: Question, context: Pieces) -> tuple[int, int] | None:
-    """The first and last piece of the first gold answer; None where the tokenizer saw nothing of it."""
+    """Returns the first and last piece of the first gold answer; None if the tokenizer dropped all of it."""
     text, begin = record.answers[0]
     first = int(np.searchsorted(context.offsets[:, 1], begin, side="right"))
     last = int(np.searchsorted(context.offsets[:, 0], begin + len(text), side="left")) - 1
@@ -114,7 +114,7 @@ def _pieces_of(record: Question, context: Pieces) -> tuple[int, int] | None:
 
 
 def _best_spans(one: Input, logits: np.ndarray, longest: int) -> list[tuple[int, int, float]]:
-    """The likeliest spans of a window, as characters and scores: end not before start, not too long, in the context."""
+    """Returns a window's likeliest spans as character offsets and scores: in order, not too long, within the context."""
     inside = np.flatnonzero((one.segments == 1) & (one.origin[:, 1] > one.origin[:, 0]))
     if not len(inside):
         return []

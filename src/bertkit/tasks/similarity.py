@@ -1,4 +1,4 @@
-"""Texts as vectors that lie close when the texts mean the same (Sentence-BERT): each is read by itself and pooled."""
+"""Maps each text by itself to a pooled vector; texts of similar meaning get close vectors (Sentence-BERT)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ OBJECTIVES = ("cosine", "classes", "triplet", "negatives")
 
 
 class Compared(NamedTuple):
-    """The cosine of two texts; where partners are to be found, by how much it exceeds that with the likest wrong one."""
+    """The cosine of two texts; if partners are to be found, also its margin over the closest wrong partner."""
 
     similarity: float
     margin: float
@@ -30,7 +30,7 @@ class Similarity(Task):
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Record]) -> TaskSettings:
-        """The objective that the records ask for: numbers → cosine, classes → classes, triplets or nothing → negatives."""
+        """Sets the objective by the records: numbers → cosine, classes → classes, triplets or no labels → negatives."""
         labels = {record.label for record in records}
         words = [record for record in records if isinstance(record.label, str)]
         if words and any(isinstance(label, float | int) for label in labels):
@@ -50,12 +50,12 @@ class Similarity(Task):
 
     @property
     def outputs(self) -> int:
-        """Of the map that is there for training alone; what is decoded are the vectors."""
+        """The outputs of the layer that only training uses; answers are decoded from the vectors."""
         return max(1, len(self.settings.labels))
 
     @property
     def finds(self) -> bool:
-        """Whether a text's partner is to be found, of its own or of all; else pairs have known similarities."""
+        """Whether a text's partner is to be found, against its own negative or all others; else similarities are known."""
         return self.settings.objective in ("triplet", "negatives")
 
     @property
@@ -72,12 +72,12 @@ class Similarity(Task):
         return [[Input.of(next(joined), self._target(record)) for _ in several] for record, several in both]
 
     def _target(self, record: Record) -> np.ndarray:
-        """[1], no number where nothing is known; pairs and triplets without labels need none."""
+        """Returns [1], NaN if the label is unknown; pairs and triplets whose partners are to be found need no label."""
         value = 1.0 if self.finds else np.nan if record.label is None else self._number(record)
         return np.array([value], np.float32)
 
     def _number(self, record: Record) -> float:
-        """The label as a cosine; of classes, how high it stands in the order of labels."""
+        """Returns the label as a cosine; for classes, its index in the order of labels."""
         if self.settings.objective == "classes":
             return float(number_of(str(record.label), self.settings.labels, record))
         if not isinstance(record.label, float | int):
@@ -98,7 +98,7 @@ class Similarity(Task):
         return [Compared(float(a), float(a - b)) for a, b in zip(own, others, strict=True)]
 
     def gold(self, records: Sequence[Record]) -> list[Any]:
-        """Similarities as cosines, or by their classes; else that partners belong."""
+        """Returns similarities as cosines or class indices; 1 for each pair if partners are to be found."""
         return [1.0 if self.finds else self._number(record) for record in records]
 
     def value(self, answer: Any) -> Any:

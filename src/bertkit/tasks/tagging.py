@@ -1,5 +1,5 @@
-"""A label for every word, told at its first piece (section 5.3). No word is lost: long sentences are read in windows, and a
-word's label comes from the window that shows most on its nearer side."""
+"""Predicts a label for every word at its first piece (section 5.3). No word is lost: long sentences are read in windows, and
+a word's label comes from the window with the most context on the word's shorter side."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -16,7 +16,7 @@ from bertkit.text.tokenizer import Tokenizer
 
 
 class Tagged(NamedTuple):
-    """A label for each word, and how likely it is."""
+    """A label for each word, and its probability."""
 
     labels: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -46,7 +46,7 @@ class Tagging(Task):
         return [self._inputs(tokenizer, *one) for one in zip(records, shown, firsts, strict=True)]
 
     def _inputs(self, tokenizer: Tokenizer, record: Words, ids: np.ndarray, firsts: np.ndarray) -> list[Input]:
-        """A sentence's windows, with what is shown around it; `firsts` are its words' first pieces."""
+        """Returns a sentence's windows, including its context; `firsts` are the positions of the words' first pieces."""
         told = [None] * len(firsts) if record.labels is None else record.labels
         targets = np.array([NOTHING if one is None else number_of(one, self.settings.labels, record) for one in told])
         inputs, room = [], self.settings.max_length - 2
@@ -62,7 +62,7 @@ class Tagging(Task):
     def _answer(self, words: int, inputs: Sequence[Input], logits: Sequence[np.ndarray]) -> Tagged:
         best, chances = np.full(words, -1), np.zeros((words, self.outputs))
         for one, values in zip(inputs, logits, strict=True):
-            seen = np.minimum(one.places, len(one) - 1 - one.places)  # pieces on the nearer side
+            seen = np.minimum(one.places, len(one) - 1 - one.places)  # pieces on the shorter side
             better = seen > best[one.origin]
             best[one.origin[better]] = seen[better]
             chances[one.origin[better]] = softmax(values[better] / self.settings.temperature)
@@ -83,7 +83,7 @@ class Tagging(Task):
 
 
 def _sentence(record: Words, number: int, pieces: dict[str, np.ndarray], unknown: int) -> tuple[np.ndarray, np.ndarray]:
-    """The pieces of all words, and where each word's first piece is. A word without pieces is read as [UNK]."""
+    """Returns the pieces of all words, and the position of each word's first. A word without pieces is read as [UNK]."""
     if not record.words:
         raise InputError(f"{record.place or f'sentence {number}'} has no words; expected at least one")
     parts = [pieces[word] if len(pieces[word]) else np.array([unknown], np.int32) for word in record.words]
@@ -92,10 +92,10 @@ def _sentence(record: Words, number: int, pieces: dict[str, np.ndarray], unknown
 
 
 def _around(documents: np.ndarray, sizes: np.ndarray, room: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many pieces of its document to show before and after each sentence: as many on either side, or more where the
-    other has fewer."""
+    """Returns how many pieces of its document to show before and after each sentence: as many on each side, or more on one
+    where the other has fewer."""
     ends = np.cumsum(sizes)
-    last = np.flatnonzero(np.append(np.diff(documents), 1)[: len(ends)])  # sentences of their documents
+    last = np.flatnonzero(np.append(np.diff(documents), 1)[: len(ends)])  # the last sentence of each document
     document = np.searchsorted(last, np.arange(len(ends)))
     before, after = ends - sizes - np.append(0, ends[last])[document], ends[last][document] - ends
     right = np.minimum(after, np.maximum(room - before, room - room // 2))

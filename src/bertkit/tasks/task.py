@@ -1,4 +1,4 @@
-"""The contract of a task: records → inputs, and logits → answers → figures. Numpy alone; tasks/network.py has the head.
+"""The contract of a task: records → inputs, and logits → answers → metrics. Only numpy; the head is in tasks/network.py.
 
 A task is a class here in tasks/ and a line in TASKS; the contract tests pick it up.
 """
@@ -20,25 +20,25 @@ from bertkit.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """What a fine-tuned model must remember of its task; saved in the artifact."""
+    """What a fine-tuned model must know of its task; saved in the artifact."""
 
     task: str = "classification"
     labels: tuple[str, ...] = ()
-    max_length: int = 128  # pieces of a sequence
-    stride: int = 0  # pieces from one window of a long text to the next; 0: cut off, or for tagging and qa the usual one
-    question_length: int = 64  # pieces of a question beside its windows
-    answer_length: int = 30  # pieces of an answer
-    context: bool = False  # tagging: fill sequences up with the sentences around
-    threshold: float | None = None  # qa: no answer where the null score exceeds the best one by more; None: always answer
-    temperature: float = 1.0  # logits are divided by it
+    max_length: int = 128  # pieces per sequence
+    stride: int = 0  # pieces from one window of a long text to the next; 0: truncate; for tagging and qa, a default
+    question_length: int = 64  # most pieces of a question
+    answer_length: int = 30  # most pieces of an answer
+    context: bool = False  # tagging: fill sequences up with neighbouring sentences
+    threshold: float | None = None  # qa: no answer if the null score exceeds the best span's by more; None: always answer
+    temperature: float = 1.0  # divides the logits
     pooling: str = "mean"  # similarity: mean, cls or max
-    normalize: bool = False  # similarity: vectors have the length 1
+    normalize: bool = False  # similarity: scale vectors to length 1
     objective: str = ""  # similarity: cosine, classes, triplet or negatives
     center: float = 0.0  # regression: the number that 0 stands for
-    scale: float = 1.0  # similarity and regression: what labels are divided by
-    metrics: tuple[str, ...] = ()  # the headline first; () for the task's own
-    features: tuple[int, ...] = ()  # the encoder stays frozen, and its states of these layers are what the head reads
-    mix: str = "concat"  # of these layers: concat, or weighted for a learned sum
+    scale: float = 1.0  # similarity and regression: divides the labels
+    metrics: tuple[str, ...] = ()  # the headline first; (): the task's own
+    features: tuple[int, ...] = ()  # layers that the head reads, with the encoder frozen; (): fine-tune the encoder
+    mix: str = "concat"  # how to combine these layers: concat, or weighted for a learned weighted sum
     lstm: int = 0  # width of a two-layer bidirectional LSTM below the head; 0 for none
 
     def __post_init__(self) -> None:
@@ -50,15 +50,15 @@ class TaskSettings:
             raise InputError(f"temperature is {self.temperature}, scale {self.scale}; expected both above 0")
 
 
-OF_CLASSES = ("f1", "accuracy", "macro_f1", "matthews")  # F1 is that of the second of two
+OF_CLASSES = ("f1", "accuracy", "macro_f1", "matthews")  # f1, of the second class, needs exactly two
 
 
 class Task(ABC):
-    """One kind of question about texts."""
+    """The contract: what every task implements."""
 
     layout: ClassVar[Layout] = Layout()
     loss: ClassVar[str]  # a name in network.LOSSES
-    pooled: ClassVar[bool] = True  # judged from the pooler's vector
+    pooled: ClassVar[bool] = True  # predicted from the pooler's vector
     figures: ClassVar[tuple[str, ...]] = ("accuracy",)  # metrics, the headline first
 
     def __init__(self, settings: TaskSettings):
@@ -66,18 +66,18 @@ class Task(ABC):
 
     @classmethod
     def learn(cls, settings: TaskSettings, records: Sequence[Any]) -> TaskSettings:
-        """The settings with what the training records tell: labels above all."""
+        """Returns the settings completed from the training records: labels above all."""
         return settings
 
     def check_metrics(self) -> None:
-        """Refuses to measure what the answers are not."""
+        """Raises if a chosen metric does not suit the task."""
         known = OF_CLASSES[self.outputs != 2 :] if self.loss == "classes" and self.pooled else self.figures
         for metric in self.settings.metrics:
             check_choice(f"a metric of {self.settings.task}", metric, known)
 
     @property
     def outputs(self) -> int:
-        """Numbers that the head gives for each place."""
+        """Numbers that the head outputs per place."""
         return len(self.settings.labels)
 
     @property
@@ -86,32 +86,32 @@ class Task(ABC):
 
     @abstractmethod
     def units(self, records: Sequence[Any], tokenizer: Tokenizer) -> list[list[Input]]:
-        """The inputs of each record."""
+        """Returns the inputs of each record."""
 
     @abstractmethod
     def answers(self, records: Sequence[Any], units: Sequence[Sequence[Input]], logits: Sequence[Any]) -> list[Any]:
-        """An answer for each record, from the logits [M, outputs] of each of its inputs."""
+        """Returns an answer for each record, from the logits [M, outputs] of each of its inputs."""
 
     def gold(self, records: Sequence[Any]) -> list[Any]:
-        """What the answers' `value`s are compared with."""
+        """Returns the true values, to compare with the `value`s of the answers."""
         return [record.label for record in records]
 
     def value(self, answer: Any) -> Any:
-        """What of an answer is scored."""
+        """Returns the part of an answer that is scored."""
         return answer
 
     def score(self, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, float]:
-        """The task's metrics over records with known labels."""
+        """Returns the task's metrics over records with known labels."""
         gold, found = self.gold(records), [self.value(answer) for answer in answers]
         return {name: METRICS[name](gold, found) for name in self.settings.metrics or self.figures}
 
     def confidence(self, answers: Sequence[Any]) -> np.ndarray | None:
-        """log-probabilities [N, C] where the task gives them, for calibration."""
+        """Returns log-probabilities [N, C] for calibration, or None if the task has none."""
         return None
 
 
 def label_set(settings: TaskSettings, found: Sequence[str], records: Sequence[Any] = ()) -> TaskSettings:
-    """The labels that were given, or those found, sorted. One that a single one of the records has cannot be learned."""
+    """Sets the labels to those given, else to those found, sorted. Raises if a label occurs in only one of the records."""
     counts = Counter(found)
     if once := next((record for record in records if counts[record.label] == 1), None):
         advice = "expected two records at least: merge it, or take it out"

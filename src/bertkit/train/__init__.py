@@ -1,1 +1,1 @@
-"""→ weights: the recipe, the one loop, and what it needs."""
+"""→ weights: the recipe, the training loop, and what they need."""

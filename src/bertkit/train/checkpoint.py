@@ -1,8 +1,8 @@
-"""Checkpoints: everything a run goes on from, without pickles.
+"""Checkpoints: everything a run resumes from, without pickles.
 
 RUN/checkpoints/00001000/00000.safetensors  state.json
 
-One file a rank where the model is sharded, else one. state.json comes last: with it, a checkpoint is whole.
+One tensor file per rank if the model is sharded, else one. state.json is written last: it marks a complete checkpoint.
 """
 
 import json
@@ -26,24 +26,24 @@ Tensors = dict[str, Tensor]  # weights/NAME of a parameter, optimizer/VALUE/NAME
 
 @dataclass
 class State:
-    """Where a run stands: all of it that is not weights."""
+    """The state of a run, apart from its tensors."""
 
     step: int = 0
-    cursor: int = 0  # the next example
+    cursor: int = 0  # of the next example
     phase: int = 0
     elapsed: float = 0.0  # seconds of training
     tokens: int = 0
     best: float = float("-inf")  # highest score so far
     stale: int = 0  # evaluations since then
     evaluated: int = 0  # the step of the last evaluation
-    window: list[float] = field(default_factory=list)  # sums since the last report
-    counts: list[float] = field(default_factory=list)  # what they count, and tokens, since then
-    reported: float = 0.0  # elapsed at the last report
+    window: list[float] = field(default_factory=list)  # the network's sums since the last report
+    counts: list[float] = field(default_factory=list)  # their divisors since then, and the tokens last
+    reported: float = 0.0  # `elapsed` at the last report
 
 
 def write_checkpoint(run: Path, state: State, tensors: Tensors, keep: int, world: World) -> None:
-    """Writes a checkpoint, then keeps it and those before it, `keep` in all: none that is unfinished, and none of later
-    steps, which was passed over. Of a sharded one, every rank writes its part."""
+    """Writes a checkpoint; if it is sharded, every rank writes its part. Then deletes all but this one and the complete ones
+    before it, `keep` in all; those of later steps, which resuming skipped as damaged, go too."""
     folder = run / "checkpoints" / f"{state.step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
     with new_file(folder / f"{world.rank:05d}.safetensors") as aside:
@@ -59,7 +59,7 @@ def write_checkpoint(run: Path, state: State, tensors: Tensors, keep: int, world
 
 
 def read_checkpoint(run: Path) -> tuple[State, Tensors] | None:
-    """The newest checkpoint that is whole; damaged ones are passed over with a warning. None if there are none at all."""
+    """Returns the newest intact checkpoint, skipping damaged ones with a warning; None if there is no checkpoint at all."""
     for folder in _folders(run):
         try:
             content = json.loads((folder / "state.json").read_text(encoding="utf-8"))
@@ -73,12 +73,12 @@ def read_checkpoint(run: Path) -> tuple[State, Tensors] | None:
 
 
 def _folders(run: Path) -> list[Path]:
-    """The checkpoints' folders, newest first; one without state.json was never finished."""
+    """Returns the folders of complete checkpoints, newest first; one without state.json was never finished."""
     return sorted((file.parent for file in (run / "checkpoints").glob("[0-9]*/state.json")), reverse=True)
 
 
 def _mine(tensors: Tensors, world: World) -> Tensors:
-    """What this rank writes: its shards, and the first rank what is not sharded."""
+    """Returns what this rank writes: its shards; rank 0 also writes what is not sharded."""
     shards = {name: tensor.to_local() for name, tensor in tensors.items() if is_shard(tensor)}  # type: ignore[attr-defined]
     mine = tensors | shards if world.leads else shards
     return {name: tensor.detach().cpu().contiguous() for name, tensor in mine.items()}
@@ -91,6 +91,6 @@ def _read_part(file: Path, expected: str) -> Tensors:
 
 
 def _join(parts: list[Tensors]) -> Tensors:
-    """Whole tensors by name: a shard is a rank's rows."""
+    """Returns whole tensors by name; a shard holds the rows of one rank."""
     shards = {name: [part[name] for part in parts if name in part] for name in parts[0]}
     return {name: torch.cat(found) if len(found) > 1 else found[0] for name, found in shards.items()}

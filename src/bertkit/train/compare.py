@@ -1,4 +1,4 @@
-"""Fine-tuning runs side by side: what each reached, and only the settings in which they differ."""
+"""Fine-tuning runs side by side: the results of each, and only the settings in which they differ."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ FOLLOWING = ("name", "steps", "evaluate_every", "log_every", "task.labels")  # s
 
 
 def compare_runs(runs: list[Path]) -> list[dict[str, Any]]:
-    """One row a run, in the given order: run, task, set, model, headline, metrics, intervals, seconds, settings."""
+    """Returns a row per run, in the given order: run, task, set, model, headline, metrics, intervals, seconds, settings."""
     if not runs:
         raise InputError("no runs to compare; name the folders of some fine-tuning runs")
     all_results = [read_results(run) for run in runs]
@@ -28,8 +28,8 @@ def compare_runs(runs: list[Path]) -> list[dict[str, Any]]:
 
 
 def comparison_table(rows: list[dict[str, Any]]) -> Table:
-    """The rows for a terminal, or the runs beside each other where these are fewer than what is told of them; the headline
-    metrics come first, each best figure is bold."""
+    """Returns a table for the terminal: a row per run, or a column per run where there are fewer runs than figures. The
+    headline metrics come first; each best figure is bold."""
     fields = [field for field in ("task", "set", "model") if len({row[field] for row in rows}) > 1]
     metrics = list(dict.fromkeys([*(row["headline"] for row in rows), *(name for row in rows for name in row["metrics"])]))
     lines = [list(map(Text, ("run", *fields, *metrics, "minutes", *rows[0]["settings"])))]
@@ -47,7 +47,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _differing(all_results: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Of each run the settings, and the fingerprints of the data, that are not the same in all of them."""
+    """Returns each run's settings, and fingerprints of its data, that are not the same in all runs."""
     each = [spelled(results.get("settings") or {}) for results in all_results]
     for settings, results in zip(each, all_results, strict=True):
         for split, source in (results.get("data") or {}).items():

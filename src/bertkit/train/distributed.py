@@ -1,6 +1,6 @@
 """Many processes, one run: torchrun's environment, data-parallel gradients, sharded models, and sums over ranks.
 
-What shards is imported where something is sharded: that takes two seconds. A shard is known by what it can do.
+torch's sharding modules take two seconds to import, so only sharding imports them; shards are recognised by their methods.
 """
 
 import gc
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.nn.functional  # before there is a group: its defaults would hold on to it
+import torch.distributed.nn.functional  # before a group exists: its default arguments would keep one alive
 from torch import Tensor, nn
 
 from bertkit.model.device import compile_parts, compiled
@@ -20,7 +20,7 @@ from bertkit.model.device import compile_parts, compiled
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process among all processes of the run."""
 
     rank: int = 0
     size: int = 1
@@ -30,13 +30,13 @@ class World:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, the same on each."""
+        """Returns the sum over all ranks, the same on each."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def agree(self, flag: bool, device: torch.device) -> bool:
-        """True on all ranks if it is on any."""
+        """Returns True on all ranks if the flag is true on any."""
         return flag if self.size == 1 else bool(self.sum(torch.tensor(float(flag), device=device)) > 0)
 
     def wait(self) -> None:
@@ -44,14 +44,14 @@ class World:
             dist.barrier()
 
     def gather(self, text: str) -> list[str]:
-        """Every rank's text, in the order of ranks."""
+        """Returns every rank's text, in the order of ranks."""
         texts = [text] * self.size
         if self.size > 1:
             dist.all_gather_object(texts, text)
         return texts
 
     def spread(self, network: nn.Module, device: torch.device, *, compile: bool, shard: bool) -> nn.Module:
-        """The network, compiled or not, with gradients averaged over ranks; sharded, each rank keeps a part of it."""
+        """Returns the network, compiled if asked, with gradients averaged over ranks; sharded, each rank holds a part."""
         if shard and self.size > 1:
             return _sharded(network, device, compile)
         network = compiled(network) if compile else network
@@ -60,11 +60,11 @@ class World:
         return nn.parallel.DistributedDataParallel(network, [device] if device.type == "cuda" else None)
 
 
-_meshes = list[Any]()  # of sharded models, until this process leaves its world
+_meshes = list[Any]()  # of sharded models, until the process group is destroyed
 
 
 def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Module:
-    """FSDP2: weights, gradients and moments are cut over ranks; a block is put together when it is its turn."""
+    """FSDP2: weights, gradients and moments are sharded over ranks; a block is gathered when it is computed."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -80,7 +80,7 @@ def _sharded(network: nn.Module, device: torch.device, compile: bool) -> nn.Modu
 
 
 def synced(network: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """Ranks exchange gradients once a step, with the last row."""
+    """Returns a context for a row's gradients: ranks exchange them once per step, with the last row."""
     if hasattr(network, "set_requires_gradient_sync"):  # FSDP2's
         network.set_requires_gradient_sync(last)  # type: ignore[operator]
     if isinstance(network, nn.parallel.DistributedDataParallel) and not last:
@@ -93,12 +93,12 @@ def is_shard(tensor: Any) -> bool:
 
 
 def whole(tensor: Any) -> Tensor:
-    """All of a sharded tensor, on every rank: all must ask."""
+    """Returns a sharded tensor whole, on every rank; all ranks must call it."""
     return tensor.full_tensor() if is_shard(tensor) else tensor
 
 
 def laid_like(tensor: Tensor, other: Any) -> Tensor:
-    """The whole tensor where `other` is, sharded as it is."""
+    """Returns a whole tensor on the device of `other`, sharded as `other` is."""
     if not is_shard(other):
         return tensor.to(other.device)
     from torch.distributed.tensor import distribute_tensor
@@ -108,7 +108,7 @@ def laid_like(tensor: Tensor, other: Any) -> Tensor:
 
 @contextmanager
 def join_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
-    """The world that torchrun describes in the environment, or a world of one; and this process's device."""
+    """Yields the world that torchrun describes in the environment, or a world of one; and this process's device."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield World(), device
@@ -125,8 +125,8 @@ def join_world(device: torch.device) -> Iterator[tuple[World, torch.device]]:
 
 
 def _leave() -> None:
-    """Destroys the group, and gloo's threads with it: one that lets go of a tensor while Python ends would be aborted. What
-    keeps a group alive are sharded models, which are full of cycles, and their meshes, which torch has in its caches."""
+    """Destroys the group and gloo's threads with it: a thread that frees a tensor while Python exits aborts the process.
+    Sharded models keep a group alive by their reference cycles, and so do their meshes, which torch caches."""
     dist.destroy_process_group()
     while _meshes:
         getattr(_meshes.pop(), "_pg_registry", {}).clear()

@@ -1,4 +1,4 @@
-"""Fine-tuning as a job for the loop: a task's records, an encoder that has been somewhere before, figures on dev."""
+"""Fine-tuning as a job for the training loop: a task's records, a pre-trained encoder, and metrics on dev."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ from bertkit.train.recipe import Tuning
 
 
 class TuningFeed:
-    """The training records, epoch after epoch."""
+    """Rows of the training records, epoch after epoch."""
 
     def __init__(self, recipe: Tuning, task: Task, units: Sequence[Any], config: Config, device: torch.device):
         self.config, self.length, grids = config, recipe.task.max_length, wants_grids(device, recipe.precision, config)
-        parts = units if task.layout.by_unit else [[one] for unit in units for one in unit]  # what stays together
+        parts = units if task.layout.by_unit else [[one] for unit in units for one in unit]  # inputs that stay together
         self.inputs = InputFeed(
             parts, task.layout, batch=recipe.batch, seed=recipe.seed, row_tokens=recipe.row_tokens, grids=grids
         )
@@ -46,13 +46,13 @@ class TuningFeed:
         return flops_per_token(self.config, self.length // 2, 0.0)
 
     def close(self) -> None:
-        """Takes away the features that were computed for this run."""
+        """Deletes the features that were computed for this run."""
         if isinstance(self.inputs.features, FeatureCache):
             self.inputs.features.file.unlink(missing_ok=True)
 
 
 def check_fits(recipe: Tuning, task: Task, encoder: Any) -> None:
-    """Refuses what the task, or a model of this shape, cannot do."""
+    """Raises where the settings do not suit the task or the model's shape."""
     task.check_metrics()
     count, positions = len(encoder.blocks), encoder.config.positions
     if recipe.task.max_length > positions:
@@ -68,7 +68,7 @@ def check_fits(recipe: Tuning, task: Task, encoder: Any) -> None:
 def tuned_network(
     recipe: Tuning, task: Task, source: Any, records: Sequence[Any], source_task: Task | None = None
 ) -> TaskNetwork:
-    """A network for the task with the source's encoder, and its head too if it was made for the same task and labels."""
+    """Returns a network for the task with the source's encoder, and its head too if its task and labels are the same."""
     config: Config = source.encoder.config
     if recipe.dropout is not None:
         config = config.with_(dropout=recipe.dropout, attention_dropout=recipe.dropout)
@@ -106,14 +106,14 @@ def tuning_job(
 ) -> Job:
     encoder = network.kept.encoder
     config = encoder.config
-    fixed = device.type == "cuda" and type(network) is TaskNetwork and network.lstm is None  # rows of a few shapes?
+    fixed = device.type == "cuda" and type(network) is TaskNetwork and network.lstm is None  # do rows have few shapes?
     fixed = fixed and config.global_tokens in ("", "none")
     recipe = replace(recipe, compile=recipe.compile and fixed, graphs=recipe.graphs and fixed)
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
     elif device.type == "cpu" and recipe.precision == "bf16":
-        feed.inputs.multiple = 32  # each new length of a row costs milliseconds
+        feed.inputs.multiple = 32  # each new row length costs milliseconds
     recipe = _resolved(recipe, feed.inputs, config)
     if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
@@ -124,13 +124,13 @@ def tuning_job(
 
 
 class FeatureCache:
-    """What a frozen encoder says of every unit: computed once, when first asked for, into a file on disk."""
+    """A frozen encoder's features of every unit, computed once, on first use, into a file on disk."""
 
     def __init__(self, network: FeatureNetwork, inputs: InputFeed, device: torch.device, file: Path):
         self.network, self.inputs, self.device, self.file = network, inputs, device, file
 
     def __call__(self, members: np.ndarray) -> torch.Tensor:
-        """The features of the units of these numbers, one after the other."""
+        """Returns the features of the units with these indices, concatenated."""
         return torch.from_numpy(np.concatenate([self.units[number] for number in members]))
 
     @cached_property
@@ -148,12 +148,12 @@ class FeatureCache:
 
 
 def rate_for_width(width: int) -> float:
-    """What a model of this width wants of the learning rate of one of 768."""
+    """Returns the factor that turns a learning rate for width 768 into one for this width."""
     return min(10.0, (768 / width) ** 1.5)
 
 
 def _resolved(recipe: Tuning, inputs: InputFeed, config: Config) -> Tuning:
-    """The recipe with its steps, and the learning rate for the model's width."""
+    """Returns the recipe with its steps resolved, and the learning rate scaled to the model's width."""
     epochs = recipe.epochs or min(10.0, max(3.0, 600 / inputs.steps))
     steps = min(recipe.steps, max(1, round(epochs * inputs.steps)))
     epochs = steps / inputs.steps
@@ -169,12 +169,12 @@ def _evaluate(
     options: dict[str, Any] = dict(precision=recipe.precision, budget=recipe.row_tokens // 2)
     answers = list(answer_records([trainer.network.kept], task, tokenizer, dev, trainer.job.device, **options))
     figures = task.score(dev, answers)
-    epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both as resolved
+    epoch = state.step / trainer.job.recipe.steps * recipe.epochs  # both resolved
     return {"epoch": epoch} | {f"dev_{name}": value for name, value in figures.items()}, figures[task.headline]
 
 
 def _freeze(network: TaskNetwork, blocks: int) -> None:
-    """Embeddings, places and so many blocks stay as they are, or all of them; a pooler goes on learning."""
+    """Freezes embeddings, positions and the lowest `blocks` blocks, or all if -1; a pooler is still trained."""
     encoder = network.encoder
     lower = [encoder.embeddings, encoder.positions, *list(encoder.blocks)[: None if blocks == -1 else blocks]]
     for part in lower if blocks else ():
@@ -182,10 +182,10 @@ def _freeze(network: TaskNetwork, blocks: int) -> None:
 
 
 def _shares(layers: int, decay: float) -> Share:
-    """The head and pooler learn at the full rate, each block below at `decay` of the one above, the embeddings least."""
+    """Layer-wise learning rates: full for head and pooler, each block `decay` times the one above, embeddings lowest."""
 
     def share(name: str) -> float:
-        name = name.removeprefix("kept.")  # of a student
+        name = name.removeprefix("kept.")  # in a distilled student
         if name.startswith("encoder.blocks."):
             return decay ** (layers - int(name.split(".")[2]))
         return decay ** (layers + 1) if name.startswith(("encoder.embeddings.", "encoder.positions.")) else 1.0
@@ -194,13 +194,13 @@ def _shares(layers: int, decay: float) -> Share:
 
 
 def _class_weights(task: Task, records: Sequence[Any]) -> torch.Tensor:
-    """Inverse to how often a class occurs, one on average over the records; of several labels, the no's to a yes."""
+    """Class weights inverse to frequency, with a mean of 1 over the records; for flags, negatives per positive."""
     if task.loss not in ("classes", "flags"):
         raise InputError(f"balance=true weighs classes; {task.settings.task} has none")
     gold = task.gold(records)
     if task.loss == "flags":
         yes = np.array(gold).sum(0)
         return torch.tensor((len(gold) - yes) / yes.clip(1), dtype=torch.float32)
-    counts = Counter(np.hstack(gold).tolist())  # of labels, or of their numbers
+    counts = Counter(np.hstack(gold).tolist())  # by label, or by the label's index
     found = np.array([counts[label] + counts[number] for number, label in enumerate(task.settings.labels)]).clip(1)
     return torch.tensor(found.sum() / (len(found) * found), dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""THE loop. A step is: rows of examples, their gradients, one step of the optimiser. `_train` shows all that is periodic."""
+"""The training loop. A step accumulates the gradients of its rows, then updates the weights; `_train` is the loop itself."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from bertkit.train.optimizer import Optimizers, Share, full
 from bertkit.train.recipe import Training, rate_factor
 from bertkit.train.run import agreed
 
-Figures = tuple[dict[str, float], float]  # by name, and a score to maximise
+Figures = tuple[dict[str, float], float]  # metrics by name, and a score to maximise
 Export = Callable[[Path], None]  # writes the network as an artifact
-PAUSE = 300.0  # seconds between checkpoints, unless told: writing one of a large model takes some of them
+PAUSE = 300.0  # seconds between checkpoints by default: writing one of a large model takes a few seconds
 
 
 class Feed(Protocol):
-    """Where the rows come from: a function of how far the run has come, and of the state's phase and cursor."""
+    """Where the rows come from, as a function of the run's progress and of the state's phase and cursor."""
 
     def step(self, progress: float, state: State) -> Step: ...
     def flops_per_token(self, state: State) -> float: ...
@@ -45,9 +45,9 @@ class Feed(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, on what, where, and where it is kept.
+    """What to train, on which data and device, and where to save it.
 
-    The network takes a row to sums over it, as its `names` say; those that end in "loss" are trained on, as means.
+    The network maps a row to sums over it, named by its `names`; those that end in "loss" are trained on, as means.
     """
 
     run: Path
@@ -57,23 +57,23 @@ class Job:
     device: torch.device
     world: World
     export: Export
-    begun: dict[str, Any] = field(default_factory=dict)  # what else a resumed run must agree in
+    begun: dict[str, Any] = field(default_factory=dict)  # what else must be equal on resuming
     evaluate: Callable[[Trainer, State], Figures] | None = None
     share: Share = full
-    best: str = "best"  # the artifact of the best score; the last is "model", unless this is
-    fork: bool = False  # go on though the recipe has changed
-    shard: bool = False  # cut weights, gradients and moments over the ranks
+    best: str = "best"  # folder of the best artifact; the last is saved as "model", unless this is "model"
+    fork: bool = False  # continue although the recipe has changed
+    shard: bool = False  # shard weights, gradients and moments over ranks
     quiet: bool = False
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the model is the best one there was: once the run is over, nobody asks for its last weights."""
+        """Whether the run's model is its best one, so that nothing needs the last weights once the run is over."""
         return self.evaluate is not None and self.best == "model"
 
 
 def fit(job: Job) -> State:
-    """Trains from the last checkpoint, or from the beginning, to the end of the recipe or a signal."""
-    trainer = Trainer(job)  # finds what is wrong with the job before anything is written
+    """Trains from the last checkpoint, or from the start, until the recipe ends or a signal arrives."""
+    trainer = Trainer(job)  # raises on a faulty job before anything is written
     settings = agreed(job.run, job.recipe, begun=job.begun, fork=job.fork)
     with alone(job.run) if job.world.leads else nullcontext():
         return _train(job, trainer, settings)
@@ -108,7 +108,7 @@ def _train(job: Job, trainer: Trainer, settings: str) -> State:
 
 
 class Trainer:
-    """The parts of a step."""
+    """What the loop calls: step, report, evaluate, checkpoint, export."""
 
     def __init__(self, job: Job):
         self.job, recipe = job, job.recipe
@@ -117,19 +117,19 @@ class Trainer:
         self.forward = job.world.spread(self.network, job.device, compile=recipe.compile, shard=job.shard)
         self.optimizers = Optimizers(self.network, recipe.optimizer, share=job.share)
         self.backward = Recorder(self._backward, self.network.parameters()) if recipe.graphs else self._backward
-        self.phase, self.started, self.untimed = -1, 0.0, 0.0  # the clock stands during a phase's first step, which compiles
+        self.phase, self.started, self.untimed = -1, 0.0, 0.0  # a phase's first step compiles, so it is not timed
         self.kept = time.monotonic()  # when the last checkpoint was written
         self.window = torch.zeros(len(self.names), device=job.device)
         self.bad = torch.full((), -1, device=job.device)
         self.norm = torch.zeros((), device=job.device)
 
     def resume(self) -> State:
-        """The state of the last whole checkpoint, with weights and optimiser as they were; or the beginning."""
+        """Restores weights and optimiser from the newest checkpoint and returns its state, or a new one if there is none."""
         found = read_checkpoint(self.job.run)
         if found is None:
             return State()
         state, tensors = found
-        if not tensors:  # of a run that is over
+        if not tensors:  # the run is over
             if not self.finished(state):
                 raise TrainingError(
                     f"{self.job.run} is over and kept its best model alone; give another --out to train longer"
@@ -148,7 +148,7 @@ class Trainer:
         return state
 
     def progress(self, state: State) -> float:
-        """How far the run has come, 0 to 1: in steps, or in time where there is a budget that ends it sooner."""
+        """Returns the run's progress, 0 to 1: in steps, or in time if the budget ends it sooner."""
         recipe = self.job.recipe
         in_time = min(1.0, state.elapsed / recipe.budget) if recipe.budget else 0.0
         return max((state.step + 0.5) / recipe.steps, in_time)
@@ -160,7 +160,7 @@ class Trainer:
         return state.step >= recipe.steps or stale or self.job.world.agree(over, self.job.device)
 
     def step(self, state: State) -> None:
-        """One step: gradients of all rows of the batch, as if they were one, and an update."""
+        """One step: accumulates the gradients of all rows of the batch, as if it were one row, then updates the weights."""
         progress = self.progress(state)
         step = self.job.feed.step(progress, state)
         counts = self._counts(step)
@@ -176,7 +176,7 @@ class Trainer:
         state.elapsed = time.monotonic() - self.started
 
     def _counts(self, step: Step) -> list[float]:
-        """Over all ranks: what each sum counts, and tokens. Losses are means over these, however the batch is cut up."""
+        """Returns the divisor of each sum over all ranks, then tokens. Losses are means, however the batch is split."""
         counts = torch.tensor([[*map(row.count, self.names), row.tokens] for row in step.rows], dtype=torch.float64).sum(0)
         if self.job.world.size > 1:
             counts = self.job.world.sum(counts.to(self.job.device))
@@ -193,24 +193,24 @@ class Trainer:
         return self.job.world.sum(sums)
 
     def _share(self, name: str) -> float:
-        """What a sum counts for in training: losses alone, some more than others; ranks are averaged."""
+        """Returns a sum's weight in training, 0 unless it is a loss; times the ranks, which average gradients."""
         emphasis: dict[str, float] = getattr(self.job.network, "emphasis", {})
         return self.job.world.size * emphasis.get(name, 1.0) if name.endswith("loss") else 0.0
 
     def _backward(self, row: Packed, shares: Tensor) -> Tensor:
-        """Adds the gradients of a row to those there are; gives its sums."""
+        """Adds a row's gradients to the accumulated ones and returns its sums."""
         sums = self.sums(self.forward, row)
         (sums * shares.to(self.job.device)).sum().backward()
         return sums.detach()
 
     def sums(self, network: nn.Module, row: Packed) -> Tensor:
-        """The network's sums over a row, in the recipe's precision; the row is copied while the device computes."""
+        """Returns the network's sums over a row in the recipe's precision; the row is copied while the device computes."""
         device = self.job.device
         with autocast(device, self.job.recipe.precision):
             return network(row.map(lambda tensor: moved(tensor, device)))
 
     def report(self, state: State, log: Log) -> None:
-        """Writes the means since the last report, and stops the run if a loss is no number any more."""
+        """Logs the means since the last report; raises if a loss is no longer finite."""
         self._check(state)
         *counts, tokens = state.counts
         means = {n: v / c for n, v, c in zip(self.names, self.window.tolist(), counts, strict=True) if c}
@@ -219,7 +219,7 @@ class Trainer:
         factor = rate_factor(self.job.recipe.schedule, self.progress(state))
         row = {"step": state.step, "phase": state.phase, **means, "lr": self.job.recipe.optimizer.lr * factor}
         row |= {"gradient_norm": float(self.norm), "tokens": state.tokens, "elapsed": state.elapsed}
-        if speed:  # none where all that was done is a phase's first step
+        if speed:  # 0 if only a phase's first step was done
             row["tokens_per_second"] = speed
         if speed and (peak := peak_flops(self.job.device)):
             row["flop_utilisation"] = speed / self.job.world.size * self.job.feed.flops_per_token(state) / peak
@@ -243,7 +243,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, state: State, log: Log) -> None:
-        """Figures on what is held out. The best network is kept."""
+        """Logs metrics on held-out data, and exports the network if it is the best so far."""
         assert self.job.evaluate is not None
         self._check(state)
         self.network.eval()
@@ -264,7 +264,7 @@ class Trainer:
         return self.job.world.agree(time.monotonic() - self.kept > PAUSE, self.job.device)
 
     def checkpoint(self, state: State, *, over: bool = False) -> None:
-        """Writes what the run goes on from; once it is over, and its best model was written, no more than that it is."""
+        """Writes a checkpoint; once the run is over, without tensors if its best model is what is kept."""
         self._check(state)
         state.window = self.window.tolist()
         tensors = {f"weights/{name}": parameter for name, parameter in self.network.named_parameters()}
@@ -276,7 +276,7 @@ class Trainer:
         self.kept = time.monotonic()
 
     def export(self, to: Path) -> None:
-        """Writes the network as an artifact; a sharded one is put together first, tensor by tensor."""
+        """Writes the network as an artifact; a sharded one is gathered first, tensor by tensor."""
         if self.job.shard:
             plain = dict(self.job.network.named_parameters())
             with torch.no_grad():
@@ -287,7 +287,7 @@ class Trainer:
 
     @torch.no_grad()
     def _check(self, state: State) -> None:
-        """Nothing is written once a loss is no number, or will be as weights are none: the last checkpoint stays good."""
+        """Raises if a loss or a weight is not finite, before anything is saved: the last checkpoint stays good."""
         if not whole(nn.utils.get_total_norm([*self.network.parameters()])).isfinite():
             self.bad = torch.where(self.bad < 0, state.step, self.bad)
         if (step := int(self.bad)) >= 0:
@@ -307,7 +307,7 @@ def _enough_memory(row_tokens: int) -> Iterator[None]:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Yields a list that SIGTERM and SIGINT enter; the loop looks at it between steps."""
+    """Yields a list that collects SIGTERM and SIGINT; the loop checks it between steps."""
     received: list[int] = []
     both = signal.SIGTERM, signal.SIGINT
     before = {number: signal.signal(number, lambda caught, _: received.append(caught)) for number in both}

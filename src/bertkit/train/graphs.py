@@ -1,8 +1,8 @@
-"""A row's gradients as a CUDA graph: recorded once for each shape of rows, then replayed with one launch.
+"""Gradients of a row as a CUDA graph: recorded once for each shape of row, then replayed with one launch.
 
-With small batches a GPU waits for Python, kernel by kernel; what was recorded does not come by Python again. Parameters stay
-where they lay when it was recorded, each row is copied to where that one lay, and gradients are written where that one's
-were: nothing is added to them but those of a step's other rows. Dropout goes on following torch's seed.
+With small batches a GPU waits for Python, kernel by kernel; a replay runs without Python. A graph's addresses are fixed:
+parameters stay in place, each row is copied to where the recorded row lay, and its gradients overwrite those of the previous
+replay; those of a step's earlier rows are then added. Dropout still follows torch's seed.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Backward = Callable[[Any, Tensor], Tensor]  # a row and a tensor of settings, to the row's sums; gradients are added up
+Backward = Callable[[Any, Tensor], Tensor]  # a row and the weights of its sums → the sums; adds to the gradients
 Gradient = Tensor | None
 
 
 @dataclass(frozen=True)
 class Recording:
     graph: torch.cuda.CUDAGraph
-    inputs: list[Tensor]  # where it reads
-    sums: Tensor  # where it writes
-    gradients: list[Gradient]  # likewise
+    inputs: list[Tensor]  # the tensors it reads
+    sums: Tensor  # the tensor it writes
+    gradients: list[Gradient]  # which it writes too
 
 
 class Recorder:
-    """Does what `backward` does, and records it when it meets a new shape."""
+    """Does what `backward` does, recording a graph for each new shape of row."""
 
     def __init__(self, backward: Backward, parameters: Iterable[nn.Parameter]):
         self.backward, self.parameters = backward, list(parameters)
@@ -46,14 +46,14 @@ class Recorder:
         return recording.sums
 
     def _taken(self) -> list[Gradient]:
-        """All gradients, which the parameters lose: the next ones are written, not added to them."""
+        """Takes the gradients off the parameters and returns them; the next ones are then written, not added."""
         found = [parameter.grad for parameter in self.parameters]
         for parameter in self.parameters:
             parameter.grad = None
         return found
 
     def _record(self, row: Any, shares: Tensor) -> Recording:
-        """Runs a few times first, as whatever is set up on first use must not be recorded; that leaves no trace."""
+        """Runs a few times before recording, so that set-up on first use is not recorded; those gradients are dropped."""
         device = self.parameters[0].device
         row, shares = row.map(lambda tensor: tensor.to(device)), shares.to(device)
         beside = torch.cuda.Stream(device)
@@ -66,12 +66,12 @@ class Recorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             sums = self.backward(row, shares)
-        torch.manual_seed(torch.initial_seed())  # back to where the seed was
+        torch.manual_seed(torch.initial_seed())  # restart the seed's sequence
         return Recording(graph, [*tensors_of(row), shares], sums, self._taken())
 
 
 def tensors_of(row: Any) -> list[Tensor]:
-    """All tensors of a row, always in the same order."""
+    """Returns all tensors of a row, always in the same order."""
     found = list[Tensor]()
     row.map(found.append)
     return found

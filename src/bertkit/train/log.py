@@ -1,4 +1,4 @@
-"""What a run tells while it runs: metrics.jsonl for machines, one live line for people."""
+"""What a run logs: metrics.jsonl for machines, one live line for people."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from bertkit.atomic import write_text
 
 
 class Log(AbstractContextManager):
-    """Appends to metrics.jsonl and shows the newest line. Rows after `step`, written before a crash, are dropped."""
+    """Appends to metrics.jsonl and shows the newest line. On resuming, rows beyond `step` are dropped."""
 
     def __init__(self, run: Path, *, step: int = 0, quiet: bool = False, silent: bool = False):
         self.quiet, file = quiet or silent, run / "metrics.jsonl"
-        if not silent:  # only the leading rank writes
+        if not silent:  # only rank 0 writes
             kept = [row for row in read_metrics(run) if row["step"] <= step]
             write_text(file, "".join(json.dumps(row) + "\n" for row in kept))
         self.stream = open(os.devnull if silent else file, "a", encoding="utf-8")  # noqa: SIM115 (closed by __exit__)
@@ -37,7 +37,7 @@ class Log(AbstractContextManager):
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl; a last one that a crash cut off does not count."""
+    """Returns the rows of metrics.jsonl, without a last one that a crash cut off."""
     file = run / "metrics.jsonl"
     rows = []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:

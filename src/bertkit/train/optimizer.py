@@ -1,6 +1,6 @@
-"""The optimisers: AdamW as the paper used it, or Muon for the blocks' matrices.
+"""The optimisers: AdamW as in the paper, or Muon for the blocks' matrices.
 
-torch.optim's classes are not used: with the first step they import torch's compiler, which takes a second or two, and most
+torch.optim's classes are not used: on the first step they import torch's compiler, which takes a second or two, and most
 runs compile nothing.
 """
 
@@ -15,18 +15,18 @@ from torch.optim.adamw import adamw
 from bertkit.train.distributed import laid_like, whole
 from bertkit.train.recipe import Optimizer
 
-Share = Callable[[str], float]  # what the parameter of a name gets of the learning rate
-# Muon's (Jordan, 2024): of the momentum, and of the polynomial whose steps bring singular values near one.
+Share = Callable[[str], float]  # parameter name → its factor of the learning rate
+# Muon (Jordan, 2024): the momentum, and the polynomial whose iteration brings singular values near one.
 MOMENTUM, COEFFICIENTS, STEPS = 0.95, (3.4445, -4.775, 2.0315), 5
 
 
 def full(name: str) -> float:
-    """The whole rate for all."""
+    """The full learning rate for every parameter."""
     return 1.0
 
 
 class Alike(NamedTuple):
-    """What parameters that are stepped together share."""
+    """What the parameters of a group have in common."""
 
     kind: str
     decay: float
@@ -34,7 +34,7 @@ class Alike(NamedTuple):
 
 
 class Optimizers:
-    """Steps all parameters; what is remembered of each is a table of named tensors."""
+    """Updates all parameters; the state of each is a dict of named tensors."""
 
     def __init__(self, network: nn.Module, settings: Optimizer, *, share: Share = full):
         self.settings = settings
@@ -45,11 +45,11 @@ class Optimizers:
             decay = settings.weight_decay if parameter.ndim > 1 else 0.0
             self.groups[Alike(settings.kind if matrix else "adamw", decay, share(name))].append(parameter)
         self.memory = defaultdict[Tensor, dict[str, Tensor]](dict)
-        self.excess: Tensor | None = None  # by what AdamW divides gradients as it reads them
+        self.excess: Tensor | None = None  # AdamW divides gradients by it as it reads them
 
     def clip(self, most: float) -> Tensor:
-        """Shortens all gradients to a norm of `most` together; gives the norm they had. AdamW shortens them as it reads
-        them, where it can: on a processor that is half of the time."""
+        """Clips all gradients to a joint norm of `most`; returns the norm before. If all are for AdamW on the CPU, it scales
+        them as it reads them, which saves a pass over them: half of the time."""
         gradients, kinds = _gradients(self.names), {alike.kind for alike in self.groups}
         if kinds != {"adamw"} or any(gradient.is_cuda or type(gradient) is not Tensor for gradient in gradients):
             return whole(nn.utils.clip_grad_norm_(self.names, most))
@@ -59,7 +59,7 @@ class Optimizers:
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
-        """One step at a share of the peak learning rates; the gradients are gone after it."""
+        """Makes one step at `factor` times the peak learning rates, and clears the gradients."""
         for alike, parameters in self.groups.items():
             if moved := [parameter for parameter in parameters if parameter.grad is not None]:
                 (self._muon if alike.kind == "muon" else self._adamw)(moved, alike.decay, factor * alike.share)
@@ -76,7 +76,7 @@ class Optimizers:
         )  # fmt: skip
 
     def _muon(self, parameters: list[Tensor], decay: float, factor: float) -> None:
-        """All matrices of a shape in one product instead of one by one: fewer and larger ones."""
+        """Stacks all matrices of one shape, for fewer and larger matrix multiplications."""
         rate, alike = self.settings.muon_lr * factor, defaultdict[torch.Size, list[Tensor]](list)
         for parameter in parameters:
             alike[parameter.shape].append(parameter)
@@ -86,14 +86,14 @@ class Optimizers:
             torch._foreach_add_(matrices, updates.unbind(), alpha=-rate * 0.2 * max(shape) ** 0.5)
 
     def _momenta(self, parameters: list[Tensor]) -> Tensor:
-        """Nesterov's [n, r, c]; the gradients are used up."""
+        """Returns the Nesterov momenta [n, r, c]; overwrites the gradients."""
         gradients, kept = _gradients(parameters), [one for p in parameters for one in self._kept(p, "momentum_buffer")]
         torch._foreach_lerp_(kept, gradients, 1 - MOMENTUM)
         torch._foreach_lerp_(gradients, kept, MOMENTUM)
         return torch.stack(gradients)
 
     def _kept(self, parameter: Tensor, *names: str) -> list[Tensor]:
-        """What is remembered of a parameter, nought at first. The count of its steps is one number."""
+        """Returns a parameter's state tensors, zero at first. The step count is a scalar."""
         mine = self.memory[parameter]
         for name in names:
             if name not in mine:
@@ -101,12 +101,12 @@ class Optimizers:
         return [mine[name] for name in names]
 
     def state(self) -> dict[str, Tensor]:
-        """optimizer / name of the value / name of the parameter → tensor."""
+        """Returns a dict from optimizer/NAME of the value/NAME of the parameter to the tensor."""
         named = [(self.names[parameter], kept) for parameter, kept in self.memory.items()]
         return {f"optimizer/{key}/{name}": tensor for name, kept in named for key, tensor in kept.items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """What `state` told, of all tensors of a checkpoint."""
+        """Restores what `state` returned from all tensors of a checkpoint."""
         named = {name: parameter for parameter, name in self.names.items()}
         for key in (key for key in tensors if key.startswith("optimizer/")):
             _, value, name = key.split("/")
@@ -120,7 +120,7 @@ def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def orthogonal(x: Tensor) -> Tensor:
-    """Every matrix of [n, r, c] with singular values near one, by Newton and Schulz in bf16."""
+    """Returns every matrix of [n, r, c] with singular values near one, by Newton-Schulz iteration in bf16."""
     a, b, c = COEFFICIENTS
     turned = x.shape[1] > x.shape[2]
     x = (x.mT if turned else x).bfloat16()

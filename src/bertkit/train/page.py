@@ -1,4 +1,4 @@
-"""What the pages of all reports share: the skeleton and its look, cards, tables, and plots as inline SVG.
+"""What all reports share: the page skeleton and its style, cards, tables, and plots as inline SVG.
 
 A page is one file: it needs no network and no scripts, and follows the reader's light or dark mode. Cards and tables take
 plain text and escape it; sections take HTML.
@@ -13,22 +13,22 @@ from typing import Any
 from bertkit.atomic import write_text
 from bertkit.train.run import flat
 
-Panel = Callable[[Any], None]  # fills an axis of a plot
+Panel = Callable[[Any], None]  # draws on an axis of a plot
 BLUE, ORANGE, GREEN, GREY = "#2563eb", "#ea580c", "#059669", "#6b7280"
 INK, LINE = "#111827", "#e5e7eb"
-MODAL = {BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "quiet", INK: "ink", LINE: "line"}  # variables of the style
+MODAL = {BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "quiet", INK: "ink", LINE: "line"}  # CSS variables
 LOOK: dict[Any, Any] = (
     dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK)
     | dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), GREY)
     | dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none")
     | {"axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "font.size": 9}
-    | {"svg.fonttype": "none", "svg.hashsalt": "bertkit"}  # letters stay text, and the same run gives the same file
+    | {"svg.fonttype": "none", "svg.hashsalt": "bertkit"}  # text stays text; the same run gives the same file
 )
 STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def write_page(file: Path, title: str, subtitle: str, parts: Iterable[str], style: str = "") -> Path:
-    """Writes a page of sections and other HTML under a title."""
+    """Writes a page of sections and other HTML under a title and a subtitle."""
     page = [
         f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(title)}</title>",
         f"<meta name='viewport' content='width=device-width'><style>{STYLE}{style}</style>",
@@ -41,12 +41,12 @@ def write_page(file: Path, title: str, subtitle: str, parts: Iterable[str], styl
 
 
 def section(title: str, *parts: str, note: str = "") -> str:
-    """A heading, a quiet line if there is something to explain, and what follows."""
+    """Returns a heading, the note in grey if there is one, and the parts."""
     return "\n".join([f"<h2>{escape(title)}</h2>", f"<div class='quiet'>{escape(note)}</div>" if note else "", *parts])
 
 
 def cards(figures: Mapping[str, str], notes: Mapping[str, str] | None = None) -> str:
-    """Named figures, some with a small note, in frames."""
+    """Returns named figures in frames, some with a small note."""
     frames = []
     for name, value in figures.items():
         note = f"<small>{escape(notes[name])}</small>" if notes and name in notes else ""
@@ -55,13 +55,13 @@ def cards(figures: Mapping[str, str], notes: Mapping[str, str] | None = None) ->
 
 
 def table(rows: Iterable[Sequence[Any]], head: Sequence[str] = (), *, words: int = 2) -> str:
-    """Rows of cells: the first `words` columns hold words, the others numbers, which stand at the right."""
+    """Returns a table whose first `words` columns hold text; the others hold numbers and are right-aligned."""
     lines = [_line(row, "td", words) for row in rows]
     return f"<div class='wide'><table>{''.join([_line(head, 'th', words), *lines])}</table></div>"
 
 
 def spelled(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Nested settings as one list of dotted names, the values as people write them."""
+    """Flattens nested settings to dotted names, with the values as people write them."""
     return {name: _spelled(value) for name, value in flat(settings).items()}
 
 
@@ -72,7 +72,7 @@ def _spelled(value: Any) -> str:
 
 
 def draw(panels: Sequence[Panel], height: float = 2.8) -> str:
-    """Plots in rows of two as one SVG; each panel fills an axis."""
+    """Returns one SVG with two panels per row; each panel draws on an axis."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -93,7 +93,7 @@ def draw(panels: Sequence[Panel], height: float = 2.8) -> str:
 
 
 def curves(title: str, rows: list[dict[str, Any]], series: dict[str, str], *, floor: float | None = 0) -> Panel:
-    """A panel with fields of the metrics over the steps, each in its colour; dots where they were measured now and then."""
+    """Returns a panel with fields of the metrics over steps, each in its colour; evaluations have markers."""
 
     def panel(axis: Any) -> None:
         for name, colour in series.items():

@@ -1,4 +1,4 @@
-"""Pre-training as a job for the loop: rows of a store's examples, and figures on documents held out from them."""
+"""Pre-training as a job for the training loop: rows of a store's examples, and metrics on held-out documents."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from bertkit.train.report import filled_samples
 
 
 class PretrainingFeed:
-    """Rows of the phase that a run is in."""
+    """Rows of examples of the run's current phase."""
 
     def __init__(self, recipe: Recipe, sources: list[ExampleSource], world: World, workers: int):
         self.recipe, self.size = recipe, world.size
@@ -37,7 +37,7 @@ class PretrainingFeed:
         return self.loader.step(phase, self._rows(progress), state.cursor)
 
     def _rows(self, progress: float) -> int:
-        """Rows of a step over all ranks; with a ramp, an eighth at first."""
+        """Returns the number of rows per step over all ranks; with a ramp, an eighth of it at first."""
         rows = self.recipe.batch_tokens // self.recipe.row_tokens
         if progress < self.recipe.ramp:
             rows = round(rows * (0.125 + 0.875 * progress / self.recipe.ramp))
@@ -53,13 +53,13 @@ class PretrainingFeed:
 def pretraining_job(
     run: Path, recipe: Recipe, store: Store, network: Any, device: torch.device, world: World, export: Export, workers: int
 ) -> tuple[Job, Callable[[], list[str]]]:
-    """The job, and what fills in some held-out examples for its report."""
+    """Returns the job, and a function that fills in masked pieces of held-out examples for its report."""
     for part in network.modules():
         if isinstance(part, Encoder):
             part.checkpointing = recipe.checkpointing
     if recipe.precision == "fp8":
         check_eight_bits(device)
-        from bertkit.model.eight import in_eight_bits  # Triton is there with CUDA only
+        from bertkit.model.eight import in_eight_bits  # needs Triton, which only CUDA has
 
         in_eight_bits(network)
     recipe = replace(recipe, graphs=recipe.graphs and device.type == "cuda" and world.size == 1)
@@ -77,8 +77,8 @@ def pretraining_job(
 
 
 def phase_sources(recipe: Recipe, store: Store, device: torch.device) -> tuple[list[ExampleSource], list[ExampleSource]]:
-    """For each phase, examples to train on, and held-out ones if there are to be any. All are planned at once: that takes
-    seconds for a large store."""
+    """Returns, for each phase, examples to train on, and held-out ones if the recipe holds documents out. Planning takes
+    seconds for a large store, so all are planned in parallel."""
     phases, kinds = range(len(recipe.phases)), (False, True) if recipe.held_out else (False,)
     with ThreadPoolExecutor() as pool:
         made = list(pool.map(lambda one: _source(recipe, store, device, *one), product(kinds, phases)))
@@ -95,15 +95,15 @@ def _source(recipe: Recipe, store: Store, device: torch.device, evaluation: bool
 
 
 def _evaluate(held_out: list[ExampleSource], recipe: Recipe, trainer: Trainer, state: State) -> Figures:
-    """Losses and accuracies on held-out documents: the same examples every time."""
-    source = held_out[min(state.phase, len(held_out) - 1)]  # a fork may have fewer phases than it has seen
+    """Returns losses and accuracies on held-out documents, on the same examples every time."""
+    source = held_out[min(state.phase, len(held_out) - 1)]  # a fork may have fewer phases than before
     sums, counts = torch.zeros_like(trainer.window), torch.zeros(len(trainer.names))
     for examples in source.first(recipe.evaluate_examples):
         row = source.batch(examples)
         sums += trainer.sums(trainer.network, row)
         counts += torch.tensor([*map(row.count, trainer.names)])
     means = {n: v / c for n, v, c in zip(trainer.names, sums.tolist(), counts.tolist(), strict=True) if c}
-    if (first := trainer.names[0]) not in means:  # the loss that what is kept is judged by: nothing was hidden
+    if (first := trainer.names[0]) not in means:  # the loss that ranks models is missing: nothing was masked
         return {}, -math.inf
     loss, own = means.pop(first), first.removesuffix("loss")
     figures = {"held_out_loss": loss} | ({"held_out_perplexity": math.exp(min(50.0, loss))} if own == "masked_" else {})

@@ -1,4 +1,4 @@
-"""All that decides a training run. The resolved recipe is saved with the run, and a run goes on only with the same one."""
+"""All settings of a training run. The resolved recipe is saved with the run, which resumes only with the same one."""
 
 import math
 from dataclasses import asdict, dataclass, field, replace
@@ -18,15 +18,15 @@ SCHEDULES = ("linear", "constant", "cosine", "trapezoid")
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """AdamW, or Muon for the matrices of the blocks with AdamW for all else."""
+    """AdamW, or Muon for the blocks' matrices with AdamW for everything else."""
 
     kind: str = "adamw"
     lr: float = 1e-4
-    muon_lr: float = 2e-3  # scaled so that an update is as large as AdamW's
+    muon_lr: float = 2e-3  # scaled so that updates are as large as AdamW's
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-6
-    weight_decay: float = 0.01  # none on biases and norms
+    weight_decay: float = 0.01  # not on biases and norms
     clip: float = 1.0
 
     def __post_init__(self) -> None:
@@ -39,7 +39,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How the learning rate rises and falls over the run, measured in steps, or in time if a budget ends it sooner."""
+    """How the learning rate rises and falls over the run, measured in steps, or in time if the budget ends it sooner."""
 
     kind: str = "linear"
     warmup: float = 0.01  # share of the run
@@ -53,7 +53,7 @@ class Schedule:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A part of the run with one length of examples."""
+    """A part of the run with examples of one length."""
 
     length: int = 128
     share: float = 1.0
@@ -65,21 +65,21 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """What every run of the loop needs to know."""
+    """The settings of every training run."""
 
     name: str = ""
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
-    row_tokens: int = 32_768  # computed at once; the rest of a step is accumulated
+    row_tokens: int = 32_768  # tokens computed at once; a step accumulates the gradients of its rows
     steps: int = 1_000_000
-    budget: float = 0.0  # seconds; 0 for none
+    budget: float = 0.0  # seconds; 0: no limit
     precision: str = "bf16"
     compile: bool = True
-    graphs: bool = False  # record the step of each shape of rows as a CUDA graph; for small batches
-    checkpointing: bool = False
+    graphs: bool = False  # record the gradients of each row shape as a CUDA graph; for small batches
+    checkpointing: bool = False  # recompute activations in the backward pass, to save memory
     evaluate_every: int = 5000
-    patience: int = 0  # evaluations without a better score after which a run ends; 0 for none
-    checkpoint_every: int = 0  # steps; 0: by the clock, every five minutes
+    patience: int = 0  # evaluations without a better score before the run ends; 0: no limit
+    checkpoint_every: int = 0  # steps; 0: every five minutes instead
     keep: int = 2
     log_every: int = 50
     seed: int = 0
@@ -96,20 +96,20 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Training):
-    """Pre-training: the paper's BERT-base, unless told otherwise (appendix A.2)."""
+    """Pre-training; the defaults are the paper's BERT-base (appendix A.2)."""
 
     name: str = "bert-base"
     config: Config = field(default_factory=Config)
     family: str = "bert"  # the Hugging Face model_type under which it is saved
     objective: str = "masked"
-    generator: float = 1 / 3  # its width over the model's, where pieces are judged
+    generator: float = 1 / 3  # its width over the model's, for replaced-token detection
     pairs: str = "next"
     short: float = 0.1
     masking: Masking = field(default_factory=Masking)
     phases: tuple[Phase, ...] = (Phase(length=128, share=0.9), Phase(length=512, share=0.1))
-    batch_tokens: int = 131_072  # of a step
-    row_tokens: int = 0  # 0: a step's, or what the device's memory holds of them
-    ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its size
+    batch_tokens: int = 131_072  # per step
+    row_tokens: int = 0  # 0: the whole step, or as much of it as the device's memory holds
+    ramp: float = 0.0  # share of the run over which the batch grows from an eighth to its full size
     held_out: float = 0.005  # share of documents kept for evaluation
     evaluate_examples: int = 2048  # at most
     precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp8")
@@ -134,29 +134,29 @@ class Recipe(Training):
             raise InputError(f"a phase has length {longest}; the model has {self.config.positions} positions")
 
     def phase_at(self, progress: float) -> int:
-        """The phase of a run that has come this far, 0 to 1."""
+        """Returns the index of the phase at a progress of 0 to 1."""
         ends = accumulate(phase.share for phase in self.phases[:-1])
         return sum(progress >= end - 1e-9 for end in ends)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Training):
-    """Fine-tuning. The learning rate is meant for a width of 768; narrower models get more of it."""
+    """Fine-tuning. The learning rate is for a width of 768; narrower models get a higher one."""
 
     name: str = "fine-tuning"
     task: TaskSettings = field(default_factory=TaskSettings)
     optimizer: Optimizer = field(default_factory=lambda: Optimizer(lr=3e-5))
     schedule: Schedule = field(default_factory=lambda: Schedule(warmup=0.1))
-    epochs: float = 0.0  # 0: three, or up to ten where that makes fewer than 600 steps
-    batch: int = 32  # records of a step; of qa, windows
-    compile: bool = False  # pays after about a million examples; graphs cost nothing
+    epochs: float = 0.0  # 0: three, or up to ten if three make fewer than 600 steps
+    batch: int = 32  # records per step; for qa, windows
+    compile: bool = False  # pays off after about a million examples; graphs cost nothing
     graphs: bool = True
-    dropout: float | None = None  # of the encoder; as the model has it, unless told
-    layer_decay: float = 1.0  # each block's learning rate over that of the block above
-    reinit: int = 0  # top blocks that begin anew
-    freeze: int = 0  # lower blocks that stay as they are, with the embeddings; -1 for the whole encoder
-    balance: bool = False  # weigh classes by how rare they are
-    smoothing: float = 0.0  # of labels
+    dropout: float | None = None  # of the encoder; None: as in the model
+    layer_decay: float = 1.0  # each block's learning rate divided by that of the block above
+    reinit: int = 0  # top blocks to reinitialise
+    freeze: int = 0  # lower blocks to freeze, with the embeddings; -1: the whole encoder
+    balance: bool = False  # give rare classes more weight
+    smoothing: float = 0.0  # label smoothing
     keep: int = 1
 
     def __post_init__(self) -> None:
@@ -168,7 +168,7 @@ class Tuning(Training):
 
 
 def rate_factor(schedule: Schedule, progress: float) -> float:
-    """The learning rate's share of its peak, at a progress of 0 to 1."""
+    """Returns the learning rate as a share of its peak, at a progress of 0 to 1."""
     if progress < schedule.warmup:
         return progress / schedule.warmup
     after = (progress - schedule.warmup) / max(1e-9, 1 - schedule.warmup)
@@ -182,14 +182,14 @@ def rate_factor(schedule: Schedule, progress: float) -> float:
 
 
 def with_rows(recipe: Recipe, most: int, ranks: int = 1) -> Recipe:
-    """The recipe with a step in as few equal rows as ranks and `most` tokens of a row allow, unless it says how long."""
+    """Returns the recipe with row_tokens; if unset, the fewest equal rows for these ranks, of at most `most` tokens."""
     counts = range(max(ranks, -(-recipe.batch_tokens // most)), recipe.batch_tokens + 1)
     fewest = next((count for count in counts if recipe.batch_tokens % count == 0), recipe.batch_tokens)
     return replace(recipe, row_tokens=recipe.row_tokens or recipe.batch_tokens // fewest)
 
 
 def change(recipe: Settings, settings: list[str]) -> Settings:
-    """A recipe with settings such as "steps=300" or "optimizer.lr=1e-3"; a bare name works when it is unique."""
+    """Returns the recipe with settings such as "steps=300" or "optimizer.lr=1e-3"; a bare name works if it is unique."""
     changes = dict[tuple[str, ...], str]()
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -200,7 +200,7 @@ def change(recipe: Settings, settings: list[str]) -> Settings:
 
 
 def _path(recipe: Training, name: str) -> tuple[str, ...]:
-    """The full path of a dotted or bare name."""
+    """Returns the full path of a dotted or bare name."""
     paths = list(flat(asdict(recipe)))
     fitting = [path for path in paths if path == name] or [path for path in paths if path.rpartition(".")[2] == name]
     if len(fitting) == 1:
@@ -211,7 +211,7 @@ def _path(recipe: Training, name: str) -> tuple[str, ...]:
 
 
 def _change(part: Any, changes: dict[tuple[str, ...], str]) -> Any:
-    """All changes at once, so that values that must fit each other may come in any order."""
+    """Makes all changes at once, so that values that must fit each other may come in any order."""
     kinds, values = get_type_hints(type(part)), dict[str, Any]()
     for name in {path[0] for path in changes}:
         below = {path[1:]: text for path, text in changes.items() if path[0] == name}
@@ -220,13 +220,13 @@ def _change(part: Any, changes: dict[tuple[str, ...], str]) -> Any:
 
 
 def _parse(text: str, kind: Any, name: str) -> Any:
-    """A value of the field's type."""
+    """Parses a value of the field's type."""
     if kind is bool and text.lower() in ("true", "false", "1", "0", "yes", "no"):
         return text.lower() in ("true", "1", "yes")
     if name == "phases":
         pairs = (part.partition(":") for part in text.split(","))
         return tuple(Phase(length=_parse(a, int, "a length"), share=_parse(b or "1", float, "a share")) for a, _, b in pairs)
-    if inner := get_args(kind):  # of a tuple, or of something that may be None
+    if inner := get_args(kind):  # of a tuple, or of an optional value
         if get_origin(kind) is tuple:
             return tuple(_parse(part, inner[0], name) for part in text.split(",") if part)
         return None if text.lower() == "none" else _parse(text, inner[0], name)

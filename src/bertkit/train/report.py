@@ -1,4 +1,4 @@
-"""report.html: a run on one page, one file: curves, results, the recipe, and what the model fills in."""
+"""report.html of a pre-training run, one page in one file: results, curves, masks filled in, and the recipe."""
 
 import html
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ def write_report(run: Path, *, samples: Sequence[str] = ()) -> Path:
 
 @torch.no_grad()
 def filled_samples(network: Pretraining, source: ExampleSource, device: torch.device, count: int = 6) -> list[str]:
-    """Some held-out examples as HTML, every hidden piece with what the model would put there."""
+    """Returns held-out examples as HTML, each masked piece with the model's guess."""
     row = source.batch(next(source.first(count))).to(device)
     network.eval()
     best = network.masked_logits(network.encoder(row.batch, row.places[: row.hidden])).argmax(-1).tolist()
@@ -54,7 +54,7 @@ def _told(guess: str, truth: str) -> str:
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """The figures of the last reports."""
+    """Returns the latest figures from the metrics."""
     train: dict[str, Any] = next((row for row in reversed(rows) if "lr" in row), {})
     held: dict[str, Any] = next((row for row in reversed(rows) if "held_out_loss" in row), {})
     figures = {"steps": f"{rows[-1]['step']:,}"} if rows else {}
@@ -71,9 +71,9 @@ def _figures(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def _curves(rows: list[dict[str, Any]]) -> str:
-    """Four plots as one SVG."""
+    """Returns four plots as one SVG."""
     told = {"masked": BLUE, "token": GREEN, "held_out": ORANGE, "next": GREY, "generator": GREY}
     panels = {kind: {f"{name}_{kind}": colour for name, colour in told.items()} for kind in ("loss", "accuracy")}
-    del panels["loss"]["generator_loss"]  # far above what it is there for
+    del panels["loss"]["generator_loss"]  # far larger than the token loss, which is what matters
     panels |= {"learning rate": {"lr": BLUE}, "tokens per second": {"tokens_per_second": BLUE}}
     return draw([curves(title, rows, series) for title, series in panels.items()])

@@ -1,4 +1,4 @@
-"""What a fine-tuned model is worth: figures with their intervals, where it errs, and how sure it may be."""
+"""How good a fine-tuned model is: metrics with intervals, its mistakes, and calibration of its probabilities."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,14 +10,14 @@ from bertkit.data.records import Question, Words, halves, texts
 from bertkit.tasks import metrics
 from bertkit.tasks.task import Task, TaskSettings
 
-FEW = 100  # records of dev below which nothing is fitted on them
-MOST = 20  # mistakes that are shown
-Sides = tuple[np.ndarray, np.ndarray]  # the records to fit on, and those to measure on
+FEW = 100  # with fewer dev records, nothing is fitted on them
+MOST = 20  # mistakes to show
+Sides = tuple[np.ndarray, np.ndarray]  # indices of the records to fit on, and to measure on
 Fitted = tuple[TaskSettings, dict[str, Any]]  # the settings to keep, and figures for the report
 
 
 def summarize(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> dict[str, Any]:
-    """Everything about the answers that a report shows."""
+    """Returns everything about the answers that a report shows."""
     gold, found = task.gold(records), [task.value(answer) for answer in answers]
     several = task.loss == "classes" and task.pooled
     return {
@@ -33,7 +33,7 @@ def summarize(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> dic
 
 
 def calibrate(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> Fitted:
-    """A temperature, and for qa a threshold, fitted on one half of dev; kept only if they help on the other."""
+    """Fits a temperature, or for qa a no-answer threshold, on one half of dev; keeps it only if it helps on the other."""
     first, second = (np.array(half, np.int64) for half in halves(records))
     if min(len(first), len(second)) < FEW // 2:
         return task.settings, {}
@@ -73,7 +73,7 @@ def _threshold(task: Task, records: Sequence[Any], answers: Sequence[Any], sides
 
 
 def _interval(task: Task, gold: list[Any], found: list[Any]) -> tuple[float, float]:
-    """95% of the headline over resampled records."""
+    """Returns the 95% interval of the headline metric, by bootstrap over records."""
     name = task.headline
     if name.startswith("entity"):
         return metrics.bootstrap(metrics.entity_f1, metrics.entity_counts(gold, found))
@@ -84,7 +84,7 @@ def _interval(task: Task, gold: list[Any], found: list[Any]) -> tuple[float, flo
 
 
 def _by_length(gold: list[Any], found: list[Any]) -> Iterator[dict[str, Any]]:
-    """Answers by the number of words of the first gold one."""
+    """Yields the scores of questions grouped by the number of words in their first gold answer."""
     words = np.array([len(truth[0].split()) if truth else 0 for truth in gold])
     groups = [("no answer", 0, 0), ("1–2 words", 1, 2), ("3–5 words", 3, 5), ("6 words and more", 6, 10**9)]
     for name, low, high in groups:
@@ -95,7 +95,7 @@ def _by_length(gold: list[Any], found: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> list[dict[str, Any]]:
-    """Wrong answers, the most confident first; of numbers, those furthest off. A cosine is not wrong beside a class."""
+    """Returns wrong answers, most confident first; for numbers, furthest off. A cosine is not compared with a class."""
     labels = task.settings.labels
     wrong = list[tuple[float, Any, str, str, float | None]]()
     for record, answer, truth in zip(records, answers, task.gold(records), strict=True):
@@ -114,17 +114,17 @@ def _mistakes(task: Task, records: Sequence[Any], answers: Sequence[Any]) -> lis
 
 
 def _sureness(answer: Any) -> float:
-    """How sure the model was of all of its answer."""
+    """Returns how sure the model was of its whole answer."""
     if hasattr(answer, "probability"):
         return answer.probability
     each = answer.probabilities
-    if isinstance(each, dict):  # of labels that are told one by one
+    if isinstance(each, dict):  # of labels that are predicted independently
         each = tuple(max(chance, 1 - chance) for chance in each.values())
     return float(min(each) if isinstance(each, tuple) else max(each))
 
 
 def _spelled(value: Any, labels: Sequence[str], record: Any) -> str:
-    """An answer in words: of a sentence its entities, of flags the labels that are set."""
+    """Formats an answer: a tagged sentence as its entities, flags as the labels that are set."""
     if isinstance(record, Words):
         found = (f"{' '.join(record.words[a:b])} ({kind})" for kind, a, b in metrics.entities(value))
         return ", ".join(found) or "nothing"

@@ -1,6 +1,6 @@
-"""report.html of a fine-tuning run: how good it is and how sure of that, where it fails, and what it was made from.
+"""report.html of a fine-tuning run: metrics with intervals, mistakes, settings and data.
 
-Reads RUN/results.json and RUN/metrics.jsonl. What a task does not measure is left out of the page.
+Reads RUN/results.json and RUN/metrics.jsonl. Sections without results are left out.
 """
 
 from html import escape
@@ -14,8 +14,8 @@ from bertkit.train.log import read_metrics
 from bertkit.train.page import BLUE, GREEN, GREY, LINE, ORANGE
 
 CORRELATIONS = ("matthews", "pearson", "spearman")
-MAX_LABELS = 20  # of a confusion matrix that still fits a page
-MAX_TEXT = 600  # characters of a mistake
+MAX_LABELS = 20  # of the largest confusion matrix that fits a page
+MAX_TEXT = 600  # characters shown of a mistake
 STYLE = Path(__file__).with_name("task_report.css").read_text(encoding="utf-8")
 
 
@@ -31,7 +31,7 @@ def write_task_report(run: Path) -> Path:
 
 
 def read_results(run: Path) -> dict[str, Any]:
-    """RUN/results.json, checked for what every reader of it needs."""
+    """Reads RUN/results.json and checks that it has what every reader needs."""
     file = run / "results.json"
     if not file.is_file():
         raise ArtifactError(f"{run} has no results.json; name the folder of a fine-tuning run that came to its end")
@@ -44,14 +44,14 @@ def read_results(run: Path) -> dict[str, Any]:
 
 
 def shown(name: str, value: float) -> str:
-    """A metric for people: shares in per cent, correlations and losses as numbers."""
+    """Formats a metric: shares as percentages, correlations and losses as numbers."""
     if any(word in name for word in (*CORRELATIONS, "loss")) or not 0 <= value <= 1:
         return f"{value:.3f}"
     return f"{value:.1%}"
 
 
 def interval(results: dict[str, Any], name: str) -> str:
-    """'89.1–92.4%', or nothing where none was measured."""
+    """Returns such as '89.1–92.4%', or '' where no interval was measured."""
     bounds = (results.get("intervals") or {}).get(name)
     if not bounds:
         return ""
@@ -60,7 +60,7 @@ def interval(results: dict[str, Any], name: str) -> str:
 
 
 def _headline(results: dict[str, Any]) -> str:
-    """The one figure, large, and its interval drawn on a scale from 0 to 1."""
+    """Returns the headline metric in large, with its interval drawn on a scale from 0 to 1."""
     name = results["headline"]
     value, sure = results["metrics"][name], interval(results, name)
     low, high = results["intervals"][name] if sure else (value, value)
@@ -122,13 +122,13 @@ def _confusion(results: dict[str, Any]) -> str:
 
 
 def _tint(count: int, share: float, right: bool) -> str:
-    """A cell, the stronger coloured the larger its share: blue where the answer is right, orange where it is wrong."""
+    """Returns a cell, coloured more strongly the larger its share: blue if the answer is right, orange if it is wrong."""
     colour = f"color-mix(in srgb, var(--{'blue' if right else 'orange'}) {5 + 55 * share:.0f}%, var(--paper))"
     return f"<td style='background: {colour}'>{count:,}<small>{share:.0%}</small></td>"
 
 
 def _parts(results: dict[str, Any]) -> str:
-    """The scores of each kind of entity, or of groups of questions."""
+    """Returns scores by kind of entity, or by group of questions."""
     kinds = [{"group": kind, **scores} for kind, scores in (results.get("kinds") or {}).items()]
     made = ""
     for title, what, rows in ("By kind", "kind", kinds), ("Breakdown", "group", results.get("breakdown")):
@@ -150,7 +150,7 @@ def _calibration(results: dict[str, Any]) -> str:
 
 
 def _diagram(name: str, side: dict[str, Any]) -> page.Panel:
-    """A panel: accuracy over confidence, each dot as large as its share of the answers; the diagonal is perfect."""
+    """Returns a panel of accuracy over confidence, dots sized by their share of the answers; the diagonal is perfect."""
 
     def panel(axis: Any) -> None:
         confidence, accuracy, counts = zip(*side["curve"], strict=True) if side["curve"] else ((), (), ())
@@ -188,7 +188,7 @@ def _search(results: dict[str, Any]) -> str:
 
 
 def _origin(results: dict[str, Any]) -> str:
-    """The settings, and the data by what identifies it."""
+    """Returns the settings, and the data by file and fingerprint."""
     head, splits = ("split", "file", "fingerprint", "rows", "skipped"), (results.get("data") or {}).items()
     lines = [
         (name, d.get("file", ""), d.get("fingerprint", ""), *(f"{d.get(n, 0):,}" for n in head[3:])) for name, d in splits
