@@ -15,13 +15,15 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
 from measure import data, report
 
-from bertkit.errors import InputError
+from bertkit.data.sets import find_file
+from bertkit.errors import DataError, InputError
 from bertkit.train.recipe import Tuning, change
 
 GLUE6 = ("glue/cola", "glue/sst2", "glue/mrpc", "glue/stsb", "glue/qnli", "glue/rte")
@@ -38,8 +40,15 @@ BERT_BASE = {  # from the paper: on dev where given there, otherwise on test
 
 def main() -> None:
     options = arguments()
-    names = options.tasks.split(",") if options.tasks else [*GLUE6, *OTHERS]
+    names = options.tasks.split(",") if options.tasks else [name for name in (*GLUE6, *OTHERS) if is_there(name)]
     report(f"{options.name or options.model} on dev", measured(names, options))
+
+
+def is_there(name: str) -> bool:
+    """Whether the dataset's training file is in the data folder."""
+    with suppress(DataError):
+        return bool(find_file(name, data() / "tasks", "train"))
+    return False
 
 
 def measured(names: Sequence[str], options: argparse.Namespace) -> list[dict]:

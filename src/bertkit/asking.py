@@ -96,7 +96,7 @@ def next_sentence(
     """Predict whether text B follows text A."""
     chance = model.next(a, b, truncate=truncate)
     yield {"a": a, "b": b, "probability": chance}
-    yield f"{'B follows A' if chance >= 0.5 else 'B does not follow A'}: {chance:.1%}"
+    yield f"B follows A: {chance:.1%}" if chance >= 0.5 else f"B does not follow A: {1 - chance:.1%}"
 
 
 @verb('bertkit classify "What a film!" --model run/model')

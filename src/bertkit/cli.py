@@ -140,7 +140,7 @@ def finetune(
     changes = [*(settings or []), *(f"{name}={value}" for name, value in given.items() if value is not None)]
     plan: dict[str, Any] = dict(settings=changes, search=search, restarts=restarts, ensemble=ensemble, fork=fork)
     results = bertkit.finetune(what, model, out, **data, bad=bad, **plan, device=device, quiet=as_json)
-    yield {"model": str(out / "model"), "metrics": results["metrics"], "intervals": results["intervals"]}
+    yield {"model": str(out / "model"), **{name: results.get(name) for name in ("metrics", "intervals", "ensemble")}}
     yield from (f"{d['skipped']:,} bad rows of {d['file']} were left out" for d in results["data"].values() if d["skipped"])
     yield f"measured on {results['data']['dev']['rows']:,} records, {results['data']['dev']['file']}"
     yield from _figures(results)

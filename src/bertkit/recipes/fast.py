@@ -30,7 +30,7 @@ def fast_base() -> Recipe:
 
 
 def fast_small() -> Recipe:
-    """10 layers of width 256: 14.4 M parameters with the English vocabulary. Half of the texts train masked language
+    """10 layers of width 256: 14.5 M parameters with the English vocabulary. Half of the texts train masked language
     modelling instead, so that the model can do both."""
     base = fast_base()
     config = base.config.with_(layers=10, width=256, heads=4, feedforward=512)
