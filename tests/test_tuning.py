@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_weights(model, reviews, tmp_path):
 def test_run_again_it_takes_up_what_is_there(model, reviews, tmp_path):
     first = tune(model, tmp_path / "r", reviews)
     assert tune(model, tmp_path / "r", reviews)["metrics"] == first["metrics"]
-    with pytest.raises(TrainingError, match=r"begun otherwise: .*batch"):
+    with pytest.raises(TrainingError, match=r"has other settings: .*batch"):
         tune(model, tmp_path / "r", reviews, settings=[*QUICK, "batch=7"])
 
 

@@ -27,7 +27,7 @@ def begin_student(teacher: Bundle, name: str, layers: int | None, student: Path 
 def check_store(teacher: Bundle, name: str, store: Path | str) -> None:
     """Raises unless the store uses the teacher's vocabulary and the teacher has a masked-LM head."""
     if not Path(store).is_dir():
-        raise InputError(f"{name} is not fine-tuned, and {store} is no folder; expected a store that bertkit prepare made")
+        raise InputError(f"{name} is not fine-tuned and {store} not a folder; expected a store that bertkit prepare made")
     if teacher.network.masked is None:
         raise InputError(f"{name} has no head that fills in pieces, and no task; a teacher needs one of them")
     if Store(store).tokenizer.vocabulary != teacher.tokenizer.vocabulary:

@@ -239,7 +239,7 @@ def begin_with(
 def _check_changes(named: Recipe, chosen: Recipe, *, goes_on: bool, taught: bool) -> None:
     """Raises where a setting contradicts the store, the initial model or the teacher."""
     if goes_on and chosen.config.with_(**_dropouts(named)) != named.config:
-        raise InputError("a model that goes on, or a student, keeps its shape; expected no settings of config but dropout")
+        raise InputError("--init and students keep the model's shape; expected no settings of config but dropout")
     if chosen.config.with_(vocabulary=named.config.vocabulary, pooler=named.config.pooler) != chosen.config:
         raise InputError("the store tells the vocabulary, and pairs whether there is a pooler; expected no settings of them")
     if taught and (told := (chosen.objective, chosen.pairs)) != ("masked", "none"):

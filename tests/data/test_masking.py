@@ -108,7 +108,7 @@ def test_a_span_shares_one_fate():
 
 def test_shares_are_checked():
     for bad in (dict(rate=0), dict(rate=1.5), dict(mask=0.9, random=0.2), dict(random=-0.1)):
-        with pytest.raises(InputError, match="no shares of a whole"):
+        with pytest.raises(InputError, match="not shares of a whole"):
             Masking(**bad)
     with pytest.raises(InputError, match="expected one of piece, whole-word, span"):
         Masking(scheme="word")

@@ -295,7 +295,7 @@ def test_conll_without_documents_or_labels(read):
 def test_conll_lines_with_missing_columns(read):
     content = "a NN O\nb NN O\n\nc NN O\nd O\ne NN O\n\nf NN O\n"
     message = refusal(read, "a.conll", content, "tagging")
-    assert "a.conll:5: 2 columns, expected 3, word first, label last; mend the line (--bad skip" in message
+    assert "a.conll:5: 2 columns, expected 3, word first, label last; fix the line (--bad skip" in message
     table = read("a.conll", content, "tagging", bad="skip")
     assert [record.words for record in table.records] == [("a", "b"), ("f",)], "the whole sentence goes"
     assert table.skipped == 1 and "a.conll:5" in table.complaints[0]
@@ -316,7 +316,7 @@ def test_squad(read, tmp_path):
 def test_squad_answers_that_are_not_where_they_should_be(read):
     text = json.dumps(SQUAD).replace('"answer_start": 12', '"answer_start": 11')
     message = refusal(read, "a.json", text, "qa")
-    assert 'a.json:1: the answer "1,094 km" is not at character 11, where " 1,094 k" stands; mend' in message
+    assert 'a.json:1: the answer "1,094 km" is not at character 11, where " 1,094 k" stands; fix' in message
     assert "(id a1)" in message
     table = read("a.json", text, "qa", bad="skip")
     assert [record.id for record in table.records] == ["a2"] and table.skipped == 1
@@ -394,10 +394,10 @@ def test_choices_from_json(read):
     [
         ("a.csv", "text,label\na,x\n ,y\n", ':3: "text" holds an empty text; fill it in'),
         ("a.csv", "text,label\na,x\nb,\n", ':3: no label in "label"; fill it in'),
-        ("a.csv", "text,label\na,x\nb\n", ":3: 1 columns, expected 2 (text, label); mend the row"),
-        ("a.csv", "text,label\na,x\nb,c,d\n", ":3: 3 columns, expected 2 (text, label); mend the row"),
+        ("a.csv", "text,label\na,x\nb\n", ":3: 1 columns, expected 2 (text, label); fix the row"),
+        ("a.csv", "text,label\na,x\nb,c,d\n", ":3: 3 columns, expected 2 (text, label); fix the row"),
         ("a.csv", 'text,label\na,x\n"b"c,y\n', ":3: not CSV up to line 3"),
-        ("a.tsv", "text\tlabel\na\tx\nb\n", ":3: 1 columns, expected 2 (text, label); mend the row"),
+        ("a.tsv", "text\tlabel\na\tx\nb\n", ":3: 1 columns, expected 2 (text, label); fix the row"),
         (
             "a.csv",
             b"text,label\na,x\nb\xff,y\n",

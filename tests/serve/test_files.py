@@ -290,7 +290,7 @@ def test_lost_parts_are_not_passed_over(models, tmp_path, monkeypatch):
     data, out = sentences(12, tmp_path), tmp_path / "out.csv"
     real, parts = files._finish, tmp_path / "out.csv.parts"
     monkeypatch.setattr(files, "_finish", lambda *given: (parts / "00000001.part").unlink() or real(*given))
-    with pytest.raises(InputError, match=r"out.csv.parts lost parts, or holds those of another run; --fresh begins anew"):
+    with pytest.raises(InputError, match=r"out.csv.parts lost parts, or holds those of another run; --fresh starts over"):
         bertkit.predict(models / "classification", data, out)
     assert not out.exists()
     monkeypatch.undo()

@@ -68,8 +68,8 @@ def test_logits_that_say_the_same_teach_nothing(name):
 
 
 BEYOND_A_TEACHER = {
-    "layers=2": "or a student, keeps its shape",
-    "width=64": "or a student, keeps its shape",
+    "layers=2": "students keep the model.s shape",
+    "width=64": "students keep the model.s shape",
     "objective=spans": "expected objective=masked, pairs=none, found spans and none",
     "pairs=next": "expected objective=masked, pairs=none, found masked and next",
 }
@@ -164,7 +164,7 @@ def test_what_a_teacher_cannot_teach_is_said(tmp_path):
     task = kind(kind.learn(TaskSettings(max_length=32), RECORDS["classification"]))
     save_bundle(Bundle(build_network(CONFIG, task), TOKENIZER, task=task), tmp_path / "t")
     (tmp_path / "f.csv").write_text("text,label\n" + "the cat,red\nthe dog,blue\n" * 20)
-    with pytest.raises(InputError, match=r"is not fine-tuned, and classification is no folder; expected a store"):
+    with pytest.raises(InputError, match=r"is not fine-tuned and classification not a folder; expected a store"):
         bertkit.distill(tmp_path / "m", "classification", tmp_path / "d")
     with pytest.raises(DataError, match=r"f\.csv:2: label 'red' was not seen in training; expected one of even, odd"):
         bertkit.distill(tmp_path / "t", "classification", tmp_path / "d", train=tmp_path / "f.csv", dev=tmp_path / "f.csv")

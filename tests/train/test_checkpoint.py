@@ -84,5 +84,5 @@ def test_written_again_it_is_there_all_the_time(tmp_path, monkeypatch):
 def test_where_all_are_damaged_nothing_begins_anew_unasked(tmp_path):
     write(tmp_path, 1)
     (tmp_path / "checkpoints" / "00000001" / "state.json").write_text("{")
-    with pytest.raises(TrainingError, match="all checkpoints are damaged; bring one back, or remove checkpoints/"):
+    with pytest.raises(TrainingError, match="all checkpoints are damaged; restore one, or remove checkpoints/"):
         read_checkpoint(tmp_path)

@@ -520,7 +520,7 @@ def test_other_records_are_another_run(tmp_path):
     job = job_of(tmp_path / "r", steps=1)
     fit(job)
     assert set(job.begun) == {"train", "dev"}
-    with pytest.raises(TrainingError, match="begun otherwise: train"):
+    with pytest.raises(TrainingError, match="has other settings: train"):
         fit(replace(job, begun=job.begun | {"train": "other"}))
 
 

@@ -161,7 +161,7 @@ def test_a_run_goes_on_with_its_rows_on_a_smaller_device(store, tmp_path, monkey
 
 def test_a_changed_recipe_is_refused_unless_forked(store, tmp_path):
     train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=3))
-    with pytest.raises(TrainingError, match=r"begun otherwise: recipe\.steps: 3 → 6"):
+    with pytest.raises(TrainingError, match=r"has other settings: recipe\.steps: 3 → 6"):
         train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=6))
     train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=6), fork=True)
     assert metrics(tmp_path / "r")[-1]["step"] == 6
@@ -186,7 +186,7 @@ def test_a_loss_that_is_no_number_ends_the_run(store, tmp_path, monkeypatch):
         return real(trainer, step, counts, number) * (float("nan") if number == 4 else 1)
 
     monkeypatch.setattr(fit_module.Trainer, "_gradients", spoiled)
-    with pytest.raises(TrainingError, match="no number any more since step 4"):
+    with pytest.raises(TrainingError, match="not finite since step 4"):
         train(store, tmp_path / "r")
     assert json.loads((tmp_path / "r" / "nan.json").read_text())["step"] == 4
     assert [path.name for path in (tmp_path / "r" / "checkpoints").iterdir()] == ["00000003"]
@@ -194,7 +194,7 @@ def test_a_loss_that_is_no_number_ends_the_run(store, tmp_path, monkeypatch):
 
 def test_weights_that_are_no_numbers_are_not_saved(store, tmp_path):
     """No loss was computed with them yet."""
-    with pytest.raises(TrainingError, match="no number any more since step 1"):
+    with pytest.raises(TrainingError, match="not finite since step 1"):
         train(store, tmp_path / "r", recipe=replace(SMALL_RUN, steps=1, optimizer=Optimizer(lr=1e300)))
     assert not any((tmp_path / "r" / name).exists() for name in ("checkpoints", "model", "best"))
 

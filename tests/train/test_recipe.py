@@ -79,14 +79,14 @@ BAD = {
     "kind=adam": "could be optimizer.kind or schedule.kind",
     "optimizer.kind=adam": "expected one of adamw, muon",
     "schedule.kind=step": "expected one of linear",
-    "rate=2": "no shares of a whole",
+    "rate=2": "not shares of a whole",
     "layers=0": "layers is 0",
     "phases=1024:1": "a phase has length 1024; the model has 512 positions",
     "phases=128:0.5": "shares add up to 0.5",
-    "row_tokens=1000": "no multiple of row_tokens",
-    "row_tokens=-1": "no multiple of row_tokens -1, or below 1",
-    "batch_tokens=0": "batch_tokens 0 is .* below 1",
-    "objective=both": "judges pieces, not pairs, and pairs is next; add pairs=none",
+    "row_tokens=1000": "expected a multiple of row_tokens",
+    "row_tokens=-1": "row_tokens -1; expected a multiple",
+    "batch_tokens=0": "batch_tokens is 0, row_tokens .*; expected",
+    "objective=both": "works without pairs, and pairs is next; add pairs=none",
     "generator=1.5": "generator is 1.5; expected its width over the model's",
     "compile=maybe": "compile is 'maybe'; expected bool",
     "keep=0": "at least 1",
@@ -117,7 +117,7 @@ def test_bad_settings_are_refused(setting):
 
 @pytest.mark.parametrize("objective", ["replaced", "both", "spans"])
 def test_next_pieces_are_told_by_one_objective_alone(objective):
-    with pytest.raises(InputError, match=f"expected objective=masked beside it, found {objective}"):
+    with pytest.raises(InputError, match=f"expected objective=masked with it, found {objective}"):
         change(Recipe(), ["causal=true", "pairs=none", f"objective={objective}"])
 
 

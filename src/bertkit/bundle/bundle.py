@@ -103,7 +103,7 @@ def _halved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     for name, half in halves.items():
         if not (held := half.isfinite()).all():
             found = f"{name} holds {tensors[name][~held][0]:,g}"
-            raise ArtifactError(f"{found}; 16 bits hold numbers up to 65,504: keep the 32 bits, without --half")
+            raise ArtifactError(f"{found}; fp16 holds numbers up to 65,504: keep fp32, without --half")
     return halves
 
 

@@ -59,7 +59,7 @@ class ExportedBundle(Bundle):
 
     def start(self, device: str, precision: str = "fp32", compile: bool = False, threads: int = 0) -> Exported:
         if device not in ("auto", "cpu") or precision != "fp32" or compile:
-            raise InputError(f"device {device!r}, precision {precision!r}: an exported model runs as it is on the processor")
+            raise InputError(f"device {device!r}, precision {precision!r}: an exported model runs as it is, on the CPU")
         return Exported(self.network.facts, threads) if threads not in (0, self.network.threads) else self.network
 
     def device(self, name: str) -> str:

@@ -27,7 +27,7 @@ class Masking:
     def __post_init__(self) -> None:
         check_choice("masking scheme", self.scheme, SCHEMES)
         if not 0 < self.rate < 1 or min(self.mask, self.random) < 0 or self.mask + self.random > 1:
-            raise InputError(f"masking rate {self.rate}, mask {self.mask}, random {self.random} are no shares of a whole")
+            raise InputError(f"masking rate {self.rate}, mask {self.mask}, random {self.random} are not shares of a whole")
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def _delimited_rows(table: Table) -> Rows:
             if found := flaw("".join(names)) or "the same name twice; rename one" * (len(set(names)) < len(names)):
                 raise DataError(f"the header holds {found}", table.path, line)
         elif len(cells) > len(names) or (len(cells) < len(names) and not given):
-            table.complain(f"{len(cells)} columns, expected {len(names)} ({_names(names)}); mend the row", line)
+            table.complain(f"{len(cells)} columns, expected {len(names)} ({_names(names)}); fix the row", line)
         else:
             yield line, dict(zip(names, cells, strict=False))
 
@@ -311,7 +311,7 @@ def _conll_rows(table: Table) -> Rows:
             numbers, cells = zip(*group, strict=True)
             width = width or len(cells[0])
             if wrong := next(((n, len(each)) for n, each in zip(numbers, cells, strict=True) if len(each) != width), None):
-                table.complain(f"{wrong[1]} columns, expected {width}, word first, label last; mend the line", wrong[0])
+                table.complain(f"{wrong[1]} columns, expected {width}, word first, label last; fix the line", wrong[0])
             else:
                 labels = {"labels": [each[-1] for each in cells]} if width > 1 else {}
                 yield numbers[0], {"words": [each[0] for each in cells], "document": document, **labels}
@@ -326,7 +326,7 @@ def _parquet_rows(path: Path) -> Rows:
             raise ValueError("the same name twice; rename one")
         yield from enumerate((row for part in file.iter_batches(1024) for row in part.to_pylist()), start=1)
     except (OSError, ValueError) as error:
-        raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]}); fetch or mend it", path) from error
+        raise DataError(f"not a readable parquet file ({str(error).splitlines()[0]}); fetch or fix it", path) from error
 
 
 def _dataset_rows(path: Path) -> Rows:
@@ -353,7 +353,7 @@ def _answers(value: Any, start: Any, context: str) -> Iterator[tuple[str, int]]:
         at = context.find(_text(text, "answers")) if at in (None, "") else int(at)
         if at < 0 or not context.startswith(_text(text, "answers"), at):
             place = f'at character {at}, where "{_show(context[at:][: len(text)])}" stands' if at >= 0 else "in the context"
-            raise BadRow(f'the answer "{_show(text)}" is not {place}; mend the answer or its offset')
+            raise BadRow(f'the answer "{_show(text)}" is not {place}; fix the answer or its offset')
         yield text, at
 
 

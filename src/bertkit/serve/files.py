@@ -286,13 +286,13 @@ def _begin(parts: Path, out: Path, settings: dict[str, Any], fresh: bool) -> int
     if fresh or not any(parts.glob("*.part")):
         if out.exists() and not fresh:
             shutil.rmtree(parts, ignore_errors=True)
-            raise InputError(f"{out} exists; give another --out, or --fresh to make it anew")
+            raise InputError(f"{out} exists; give another --out, or --fresh to replace it")
         for old in parts.glob("[!.]*"):  # all but the lock
             old.unlink()
         write_text(told, json.dumps(settings))
     found = read_json(told, InputError)
     if differing := ", ".join(name for name in settings if found.get(name) != settings[name]):
-        raise InputError(f"{parts} was made with another {differing}; give another --out, or --fresh to begin anew")
+        raise InputError(f"{parts} was made with another {differing}; give another --out, or --fresh to start over")
     return next(number for number in count() if not (parts / f"{number:08}.part").exists())
 
 
@@ -309,7 +309,7 @@ def _finish(names: list[Path], out: Path, form: Format) -> int:
     """Joins and removes the parts; the output appears last, and complete. Returns the number of bad rows."""
     parts = names[0].parent
     if sorted(parts.glob("*.part")) != names:
-        raise InputError(f"{parts} lost parts, or holds those of another run; --fresh begins anew")
+        raise InputError(f"{parts} lost parts, or holds those of another run; --fresh starts over")
     bad = out.with_name(f"{out.name}.bad.jsonl")
     with new_file(parts / "bad.jsonl") as aside:
         _join([name.with_suffix(".bad") for name in names], aside)

@@ -20,7 +20,7 @@ from bertkit.serve.batching import Batcher
 from bertkit.serve.predictor import Model
 
 REFUSALS = {
-    400: "The body is no JSON.",
+    400: "The body is not JSON.",
     401: "The key is missing or wrong.",
     408: "The body came too slowly.",
     413: "The body, the texts or their tokens are too many.",

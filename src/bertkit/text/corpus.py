@@ -160,7 +160,7 @@ def flaw(text: str) -> str:
     except UnicodeEncodeError as error:
         byte = ord(text[error.start]) - 0xDC00  # the byte, if surrogateescape made this
         escaped = f"byte 0x{byte:02x}, which is not UTF-8; convert the file to UTF-8"
-        return escaped if 0x80 <= byte <= 0xFF else "half of a surrogate pair; mend it"
+        return escaped if 0x80 <= byte <= 0xFF else "half of a surrogate pair; fix it"
     return "a NUL; remove it" if "\0" in text else ""
 
 

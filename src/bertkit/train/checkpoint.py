@@ -68,7 +68,7 @@ def read_checkpoint(run: Path) -> tuple[State, Tensors] | None:
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             log.warning("%s: the checkpoint is damaged (%s); going back to the one before", folder, error)
     if _folders(run):
-        raise TrainingError(f"{run}: all checkpoints are damaged; bring one back, or remove checkpoints/ to begin anew")
+        raise TrainingError(f"{run}: all checkpoints are damaged; restore one, or remove checkpoints/ to start over")
     return None
 
 

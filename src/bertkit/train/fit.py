@@ -96,7 +96,7 @@ def _train(job: Job, trainer: Trainer, settings: str) -> State:
             if trainer.is_due(state):
                 trainer.checkpoint(state)
         if stop:
-            log.show(f"stopped at step {state.step:,} with a checkpoint; the same command goes on from there")
+            log.show(f"stopped at step {state.step:,} with a checkpoint; the same command continues from there")
         elif job.evaluate and state.evaluated < state.step:
             trainer.evaluate(state, log)
     trainer.checkpoint(state, over=not stop)
@@ -293,7 +293,7 @@ class Trainer:
         if (step := int(self.bad)) >= 0:
             (self.job.run / "nan.json").write_text(json.dumps({"step": step, "seen_at": state.step, "cursor": state.cursor}))
             advice = "Lower optimizer.lr or clip, and run again (nan.json has the record)"
-            raise TrainingError(f"the loss is no number any more since step {step}; the last checkpoint is good. {advice}")
+            raise TrainingError(f"the loss is not finite since step {step}; the last checkpoint is good. {advice}")
 
 
 @contextmanager

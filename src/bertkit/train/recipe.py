@@ -118,16 +118,17 @@ class Recipe(Training):
         super().__post_init__()
         check_choice("objective", self.objective, OBJECTIVES)
         if self.objective in JUDGED and self.pairs != "none":
-            raise InputError(f"{self.objective} judges pieces, not pairs, and pairs is {self.pairs}; add pairs=none")
+            raise InputError(f"{self.objective} works without pairs, and pairs is {self.pairs}; add pairs=none")
         if self.evaluate_examples < 1 or not all(0 <= one <= 1 for one in (self.held_out, self.ramp, self.short)):
             raise InputError("evaluate_examples must be at least 1, held_out, ramp and short from 0 to 1")
         check_choice("family", self.family, MEMBERS)
         if self.config.causal and self.objective != "masked":
-            raise InputError(f"causal tells the next piece; expected objective=masked beside it, found {self.objective}")
+            raise InputError(f"causal predicts the next piece; expected objective=masked with it, found {self.objective}")
         if not 0 < self.generator <= 1:
             raise InputError(f"generator is {self.generator}; expected its width over the model's, above 0, at most 1")
         if self.batch_tokens < 1 or self.row_tokens < 0 or self.batch_tokens % (self.row_tokens or 1):
-            raise InputError(f"batch_tokens {self.batch_tokens} is no multiple of row_tokens {self.row_tokens}, or below 1")
+            expected = "expected a multiple of row_tokens, and at least 1"
+            raise InputError(f"batch_tokens is {self.batch_tokens}, row_tokens {self.row_tokens}; {expected}")
         if abs(sum(phase.share for phase in self.phases) - 1) > 1e-6:
             raise InputError(f"the phases' shares add up to {sum(phase.share for phase in self.phases)}; expected 1")
         if longest := next((p.length for p in self.phases if p.length > self.config.positions), None):

@@ -19,7 +19,7 @@ def agreed(run: Path, recipe: Any, *, begun: dict[str, Any], fork: bool) -> str:
     if old := read_json(run / "recipe.json", TrainingError):
         usual = flat({"recipe": asdict(type(recipe)())})  # defaults of settings that older files lack
         if (changed := differences(usual | flat(old), new)) and not fork:
-            raise TrainingError(f"{run} was begun otherwise: {'; '.join(changed[:6])}. Give another --out, or --fork it")
+            raise TrainingError(f"{run} has other settings: {'; '.join(changed[:6])}. Give another --out, or --fork it")
     elif not is_empty(run):
         raise TrainingError(f"{run} is not empty and holds no run; give another --out")
     return json.dumps(new, indent=2) + "\n"
