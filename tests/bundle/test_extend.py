@@ -37,7 +37,7 @@ def test_heads_that_are_missing_stay_new(model, tokenizer):
 
 def test_a_model_that_goes_on_keeps_its_shape(model, tmp_path):
     store = made_up_store(tmp_path / "s", 50)
-    with pytest.raises(InputError, match="keep the model.s shape"):
+    with pytest.raises(InputError, match="keep the model's shape"):
         bertkit.pretrain(store.path, tmp_path / "r", recipe="demo", init=model.bundle, settings=["layers=6"])
     assert not (tmp_path / "r").exists()
 

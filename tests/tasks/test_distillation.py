@@ -68,8 +68,8 @@ def test_logits_that_say_the_same_teach_nothing(name):
 
 
 BEYOND_A_TEACHER = {
-    "layers=2": "students keep the model.s shape",
-    "width=64": "students keep the model.s shape",
+    "layers=2": "students keep the model's shape",
+    "width=64": "students keep the model's shape",
     "objective=spans": "expected objective=masked, pairs=none, found spans and none",
     "pairs=next": "expected objective=masked, pairs=none, found masked and next",
 }
