@@ -142,7 +142,7 @@ def test_what_half_cannot_hold_is_refused(folder, tmp_path):
     model = bertkit.load(folder, device="cpu")
     model.network.masked.bias.data[3] = 1e5
     model.save(tmp_path / "m")
-    assert "cls.predictions.bias holds 100,000; 16 bits" in complaint("convert", tmp_path / "m", tmp_path / "half", "--half")
+    assert "cls.predictions.bias holds 100,000; fp16" in complaint("convert", tmp_path / "m", tmp_path / "half", "--half")
     assert not (tmp_path / "half").exists()
 
 

@@ -147,7 +147,7 @@ def test_half_of_a_model_answers_as_transformers_does(electra, tmp_path):
 def test_numbers_too_large_for_half_are_refused(electra, tmp_path):
     electra.network.masked.bias.data[3] = -70_000.0
     electra.save(tmp_path / "whole")
-    with pytest.raises(ArtifactError, match=r"generator_lm_head\.bias holds -70,000; 16 bits hold numbers up to 65,504"):
+    with pytest.raises(ArtifactError, match=r"generator_lm_head\.bias holds -70,000; fp16 holds numbers up to 65,504"):
         bertkit.convert(tmp_path / "whole", tmp_path / "half", half=True)
     assert not (tmp_path / "half").exists()
 
