@@ -18,6 +18,8 @@ from bertkit.train.recipe import Recipe
 
 def begin_student(teacher: Bundle, name: str, layers: int | None, student: Path | str | None) -> Bundle:
     """Returns the student before training: the given model, or some of the teacher's layers, by default half."""
+    if student and layers:
+        raise InputError("--layers chooses some of the teacher's layers, and --student names another model; expected one")
     depth = layers or max(1, teacher.network.encoder.config.layers // 2)
     pupil = load_bundle(student) if student else shrink(teacher, depth)
     pupil.provenance = pupil.provenance | {"source": str(student or f"{name}, {depth} of its layers")}

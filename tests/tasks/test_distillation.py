@@ -175,6 +175,8 @@ def test_what_a_teacher_cannot_teach_is_said(tmp_path):
     files = dict(train=tmp_path / "f.csv", dev=tmp_path / "f.csv")
     with pytest.raises(InputError, match="has other pieces than its teacher"):
         bertkit.distill(tmp_path / "t", "classification", tmp_path / "d", student=tmp_path / "o", **files)
+    with pytest.raises(InputError, match=r"--student names another model; expected one"):
+        bertkit.distill(tmp_path / "t", "classification", tmp_path / "d", student=tmp_path / "m", layers=1, **files)
     store = made_up_store(tmp_path / "s", 50)
     with pytest.raises(InputError, match=r"has other pieces than .*; prepare it with --tokenizer"):
         bertkit.distill(tmp_path / "m", store.path, tmp_path / "d")

@@ -328,6 +328,13 @@ def test_nothing_stands_between_the_encoder_and_vectors_of_texts(above):
         tuned_network(recipe_of(task), task, source_of(), RECORDS["similarity"])
 
 
+@pytest.mark.parametrize("name", ["qa", "choice"])
+def test_labels_are_for_tasks_with_classes(name):
+    task = learned(name, labels=("a", "b"))
+    with pytest.raises(InputError, match=f"labels are the names of classes; {name} has none"):
+        tuned_network(recipe_of(task), task, source_of(), RECORDS[name])
+
+
 # Steps and rates
 
 

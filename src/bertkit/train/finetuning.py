@@ -63,6 +63,8 @@ def check_fits(recipe: Tuning, task: Task, encoder: Any) -> None:
         raise InputError("similarity trains the encoder itself; features, lstm and --freeze are for other tasks")
     if recipe.smoothing and task.loss != "classes":
         raise InputError(f"smoothing is of the one right class; {task.settings.task} has none")
+    if task.settings.labels and task.settings.task in ("qa", "choice"):
+        raise InputError(f"labels are the names of classes; {task.settings.task} has none")
 
 
 def tuned_network(
