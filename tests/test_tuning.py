@@ -19,7 +19,7 @@ from bertkit.data.records import Record, part
 from bertkit.data.sets import SETS, find_file
 from bertkit.errors import DataError, InputError, TrainingError
 from bertkit.text.tokenizer import Tokenizer
-from bertkit.tuning import GRID, JUDGES_GRID, _hold_out, finetune, parse_grid
+from bertkit.tuning import ELECTRA_GRID, GRID, _hold_out, finetune, parse_grid
 
 QUICK = ["steps=4", "optimizer.lr=1e-4", "task.max_length=32"]
 
@@ -215,7 +215,7 @@ def test_labels_unseen_in_training_are_named(model, reviews, tmp_path):
 
 
 def test_grids_as_text():
-    assert len(parse_grid(GRID)) == len(parse_grid(JUDGES_GRID)) == 3
+    assert len(parse_grid(GRID)) == len(parse_grid(ELECTRA_GRID)) == 3
     assert parse_grid("lr=1e-5,2e-5 seed=1") == {"lr": ["1e-5", "2e-5"], "seed": ["1"]}
     with pytest.raises(InputError, match="expected"):
         parse_grid("lr")

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bertkit.atomic import new_folder, write_text
+from bertkit.atomic import is_empty, new_folder, write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
 from bertkit.data.readers import Named, Table, Where, read_records
 from bertkit.data.records import fingerprint, part
@@ -33,7 +33,7 @@ from bertkit.train.task_report import write_task_report
 File = Where | None  # data_dir is a folder
 GRID = "batch=16,32 lr=5e-5,3e-5,2e-5 epochs=2,3,4"  # the paper's (appendix A.3)
 # After replaced-token detection, ELECTRA's settings work best: higher rates for upper blocks (Clark et al., 2020).
-JUDGES, JUDGES_GRID = ("lr=1e-4", "layer_decay=0.8"), "batch=16,32 lr=1.5e-4,1e-4,5e-5 epochs=2,3,4"
+ELECTRA, ELECTRA_GRID = ("lr=1e-4", "layer_decay=0.8"), "batch=16,32 lr=1.5e-4,1e-4,5e-5 epochs=2,3,4"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def finetune(
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
     recipe = _taught(recipe, teacher, source) if teacher else recipe
-    usual, grid = (JUDGES, JUDGES_GRID) if judged_pieces(source) else ((), GRID)
+    usual, grid = (ELECTRA, ELECTRA_GRID) if learned_as_electra(source) else ((), GRID)
     recipe = _settled(recipe, data.train.records, where, [*usual, *settings], teacher is not None)
     kind = TASKS[recipe.task.task]
     if what not in SETS:
@@ -223,7 +223,7 @@ def recipe_of(name: str) -> Tuning:
     return replace(base, optimizer=replace(base.optimizer, lr=chosen.learning_rate))
 
 
-def judged_pieces(source: Bundle) -> bool:
+def learned_as_electra(source: Bundle) -> bool:
     """Whether a model was pre-trained with replaced-token detection."""
     return source.family.name == "electra" or source.provenance.get("objective") in JUDGED
 
@@ -271,7 +271,7 @@ def _plans(recipe: Tuning, run: Path, search: str | None, restarts: int, ensembl
 
 def _check_out(run: Path, several: bool) -> None:
     """Raises if the folder is not empty and holds one run where several are planned, or the reverse."""
-    if run.is_dir() and any(run.iterdir()) and (run / "runs").is_dir() != several:
+    if not is_empty(run) and (run / "runs").is_dir() != several:
         found = "holds several runs" if not several else "is not empty and holds no search"
         raise TrainingError(f"{run} {found}; give another --out")
 

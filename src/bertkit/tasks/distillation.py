@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bertkit.data.examples import NOTHING, PretrainingBatch
 from bertkit.data.inputs import TaskBatch
-from bertkit.tasks.network import in_groups
+from bertkit.tasks.network import classes, in_groups, picks
 from bertkit.tasks.pretraining import sums
 
 TEMPERATURE = 2.0
@@ -57,8 +57,8 @@ class DistilledTask(Taught):
         with torch.no_grad():
             wise = teacher.read(data)
             soft = teacher.told(wise, data)
-        chances: dict[str, Any] = {"classes": log_softmax, "picks": lambda one: in_groups(one, data)[0]}
-        told = chances.get(self.kept.loss.__name__)
+        chances: dict[Any, Any] = {classes: log_softmax, picks: lambda one: in_groups(one, data)[0]}
+        told = chances.get(self.kept.loss)
         each = divergence(logits, soft, told) if told else (logits - soft).square().mean(-1)
         return torch.stack([*self.kept.loss(logits, data, self.kept), each.sum(), apart(x, wise).sum()])
 
