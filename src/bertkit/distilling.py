@@ -38,8 +38,9 @@ def check_store(teacher: Bundle, name: str, store: Path | str) -> None:
 
 def recipe_for(name: str, pupil: Bundle) -> Recipe:
     """Returns the student's recipe: a BERT becomes a DistilBERT, others keep their family; phases fit its positions."""
-    family = "distilbert" if pupil.family.name == "bert" else pupil.family.name
-    config, known = pupil.network.encoder.config.with_(**MEMBERS[family], pooler=False), find_recipe(name)
+    family, config, known = pupil.family.name, pupil.network.encoder.config.with_(pooler=False), find_recipe(name)
+    if family == "bert":
+        family, config = "distilbert", config.with_(**MEMBERS["distilbert"])
     phases = tuple(replace(phase, length=min(phase.length, config.positions)) for phase in known.phases)
     return replace(known, family=family, config=config, phases=phases)
 

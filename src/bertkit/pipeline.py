@@ -24,7 +24,7 @@ from bertkit.data.readers import Named, Where, read_records
 from bertkit.data.sets import SETS, read_set
 from bertkit.data.store import Store
 from bertkit.errors import InputError
-from bertkit.model.config import MEMBERS, sized
+from bertkit.model.config import MEMBERS, Config, sized
 from bertkit.serve.files import predict_file
 from bertkit.serve.predictor import Model, load
 from bertkit.text import vocabulary
@@ -180,7 +180,7 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
     from bertkit.tasks.pretraining import Pretraining
 
     member = family_of({"model_type": family})
-    config = sized(size, **{"vocabulary": len(tokenizer), **MEMBERS[family], **changes})
+    config = _fitting(sized(size, **MEMBERS[family]), tokenizer).with_(**changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Pretraining(config)
@@ -213,7 +213,7 @@ def begin_with(
 
     found = init if init is None or isinstance(init, Bundle) else load_bundle(init)
     if found is None or teacher is not None:
-        family, shape = FAMILIES[recipe.family], recipe.config
+        family, shape = FAMILIES[recipe.family], recipe.config if found else _fitting(recipe.config, store.tokenizer)
     else:
         family, shape = found.family, found.network.encoder.config.with_(**_dropouts(recipe))
     paired = recipe.pairs != "none"
@@ -236,12 +236,21 @@ def begin_with(
     return Bundle(network.kept, store.tokenizer, family, provenance), network, recipe
 
 
+def _fitting(config: Config, tokenizer: Tokenizer) -> Config:
+    """Returns a new model's configuration. RoBERTa's kind counts positions from behind the padding's id: transformers counts
+    none for pieces with that id."""
+    return config.with_(vocabulary=len(tokenizer), first_position=config.first_position and tokenizer.pad + 1)
+
+
 def _check_changes(named: Recipe, chosen: Recipe, *, goes_on: bool, taught: bool) -> None:
     """Raises where a setting contradicts the store, the initial model or the teacher."""
     if goes_on and chosen.config.with_(**_dropouts(named)) != named.config:
         raise InputError("--init and students keep the model's shape; expected no settings of config but dropout")
-    if chosen.config.with_(vocabulary=named.config.vocabulary, pooler=named.config.pooler) != chosen.config:
-        raise InputError("the store tells the vocabulary, and pairs whether there is a pooler; expected no settings of them")
+    settled = {name: getattr(named.config, name) for name in ("vocabulary", "first_position", "pooler")}
+    if chosen.config.with_(**settled) != chosen.config:
+        raise InputError(
+            "the store tells vocabulary and first_position, pairs whether there is a pooler; expected none of them"
+        )
     if taught and (told := (chosen.objective, chosen.pairs)) != ("masked", "none"):
         raise InputError(f"a teacher fills in pieces; expected objective=masked, pairs=none, found {' and '.join(told)}")
 

@@ -292,6 +292,9 @@ OWN = [
     ({"task": {"task": "tagging", "labels": None}}, "labels is None; expected tuple"),
     ({"task": {"task": "tagging", "labels": 5}}, "labels is 5; expected tuple"),
     ({"task": {"task": "tagging", "temperature": 0}}, "temperature is 0"),
+    ({"task": {"task": "tagging", "features": ["x"]}}, r"features is \('x',\); expected tuple\[int, \.\.\.\]"),
+    ({"task": {"task": "tagging", "labels": ["x", 1]}}, r"labels is \('x', 1\); expected tuple\[str"),
+    ({"task": {"task": "qa", "threshold": "x"}}, r"threshold is 'x'; expected float \| None"),
 ]
 
 
@@ -311,13 +314,15 @@ def test_a_folder_with_a_config_is_not_a_model_yet(model, tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "precious"
 
 
-def test_weights_in_shards_are_read(model, folder):
+@pytest.mark.parametrize(("name", "save"), [("model.safetensors", save_file), ("pytorch_model.bin", torch.save)])
+def test_weights_in_shards_are_read(name, save, model, folder):
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    names = {name: f"model-{index % 2}.safetensors" for index, name in enumerate(tensors)}
+    stem, _, ending = name.partition(".")
+    names = {one: f"{stem}-{index % 2}.{ending}" for index, one in enumerate(tensors)}
     for file in set(names.values()):
-        save_file({name: tensors[name] for name in names if names[name] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+        save({one: tensors[one] for one in names if names[one] == file}, folder / file)
+    (folder / f"{name}.index.json").write_text(json.dumps({"weight_map": names}))
     assert_same_weights(model, bertkit.load(folder))
 
 
@@ -351,7 +356,10 @@ def test_roberta_s_tokenizer_tells_of_one_segment(family, tmp_path):
 
 @pytest.mark.parametrize(
     ("kind", "family"),
-    [("wordpiece", "bert"), ("bpe", "bert"), ("unigram", "albert"), ("wordpiece", "roberta"), ("bpe", "roberta")],
+    [
+        *(("wordpiece", "bert"), ("bpe", "bert"), ("unigram", "albert")),
+        *(("wordpiece", "roberta"), ("bpe", "roberta"), ("unigram", "xlm-roberta")),
+    ],
 )
 def test_pairs_are_read_by_transformers_as_here(kind, family, tmp_path):
     """Its tokenizers tell the segments if the folder says so, whatever the kind of pieces."""
@@ -368,6 +376,21 @@ def test_pairs_are_read_by_transformers_as_here(kind, family, tmp_path):
         expected = transformers.AutoModel.from_pretrained(tmp_path / "m").eval()(**asked).last_hidden_state[0]
     (found,) = model.each("", [encoding], lambda batch: [model.runner.vectors(batch)])
     np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+def test_unknown_pieces_have_positions_in_transformers_too(model, tmp_path):
+    """RoBERTa's classes there count none for pieces with the padding's id, so that must be this vocabulary's own."""
+    transformers = pytest.importorskip("transformers")
+    sizes = dict(layers=1, width=16, heads=2, feedforward=32, positions=64, init_std=0.5)
+    ours = bertkit.create("tiny", model.tokenizer, family="roberta", **sizes)
+    ours.save(tmp_path / "m")
+    encoding = model.tokenizer.encode("She ☃ bakes ☃ the bread.")
+    assert (encoding.ids == model.tokenizer.unk).sum() == 2
+    with torch.no_grad():
+        theirs = transformers.AutoModel.from_pretrained(tmp_path / "m").eval()
+        expected = theirs(torch.from_numpy(encoding.ids)[None].long()).last_hidden_state[0]
+    (found,) = ours.each("", [encoding], lambda batch: [ours.runner.vectors(batch)])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def tuned(model, tmp_path, **settings):

@@ -31,7 +31,7 @@ def tokenizer(tmp_path_factory):
     return bertkit.learn_vocabulary([folder / "s.txt"], 400, folder / "v", kind="bpe").tokenizer
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta"])
 def test_within_the_window_nothing_changes(name, tokenizer):
     torch.manual_seed(0)
     network = Pretraining(small(name, vocabulary=len(tokenizer)), next_sentence=False).eval()

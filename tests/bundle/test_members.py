@@ -36,7 +36,8 @@ def test_pretrained_folders_go_round_bit_by_bit(name, heads, tokenizer, tmp_path
     network = Pretraining(small(name, vocabulary=len(tokenizer)), masked=heads == "masked", next_sentence=False)
     save_bundle(Bundle(network, tokenizer, FAMILIES[name]), tmp_path / "m")
     kind = json.loads((tmp_path / "m" / "config.json").read_text())["architectures"][0]
-    options = {"add_pooling_layer": False} if kind in ("BertModel", "RobertaModel", "AlbertModel", "LongformerModel") else {}
+    pools = ("BertModel", "RobertaModel", "XLMRobertaModel", "CamembertModel", "AlbertModel", "LongformerModel")
+    options = {"add_pooling_layer": False} if kind in pools else {}
     theirs, report = getattr(transformers, kind).from_pretrained(tmp_path / "m", output_loading_info=True, **options)
     assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     specials = (theirs.config.bos_token_id, theirs.config.eos_token_id)

@@ -12,6 +12,8 @@ SMALL = dict(vocabulary=80, layers=3, width=32, heads=4, feedforward=48, positio
 CHANGES: dict[str, dict[str, Any]] = {
     "bert": {},
     "roberta": {},
+    "xlm-roberta": {},
+    "camembert": {},
     "distilbert": {},
     "albert": dict(embedding=16, activation="gelu_tanh"),
     "electra": dict(embedding=16),

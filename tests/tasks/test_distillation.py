@@ -96,6 +96,17 @@ def test_a_student_learns_from_a_store(tmp_path):
     assert losses[-1]["token_loss"] < 0.8 * losses[0]["token_loss"]
 
 
+def test_a_student_of_a_roberta_counts_positions_as_its_teacher(tmp_path):
+    """Behind the padding, whose id is 0 in vocabularies learned here and 1 in published ones."""
+    store = made_up_store(tmp_path / "s", 40, longest=20)
+    sizes = dict(positions=64, feedforward=128, dropout=0.0, attention_dropout=0.0)
+    bertkit.create("tiny", store.tokenizer, family="roberta", **sizes).save(tmp_path / "t")
+    changes = ["phases=48:1", "batch_tokens=256", "steps=2", "compile=false", "held_out=0.1"]
+    bertkit.distill(tmp_path / "t", store.path, tmp_path / "d", layers=1, settings=changes, device="cpu", quiet=True)
+    ours = bertkit.load(tmp_path / "d" / "model", device="cpu")
+    assert (ours.config.first_position, ours.bundle.family.name) == (store.tokenizer.pad + 1, "roberta")
+
+
 def test_a_student_learns_a_task(tmp_path):
     torch.manual_seed(0)
     save_bundle(Bundle(Pretraining(CONFIG), TOKENIZER), tmp_path / "m")

@@ -19,7 +19,7 @@ from bertkit.text.tokenizer import Tokenizer
 from bertkit.text.vocabulary import learn_vocabulary
 
 transformers = pytest.importorskip("transformers")
-MEMBERS = ("roberta", "modernbert", "albert", "deberta")
+MEMBERS = ("roberta", "modernbert", "albert", "deberta", "xlm_roberta")
 TEXTS = [*stories(20), *nasty(1500, seed=3)]
 TEXTS += [text.replace("[SEP]", "</s>").replace("[MASK]", "<mask>") for text in TEXTS if "[" in text]
 TEXTS += ["``quoted''", "in 1,000, or 7,", " leading", "trailing ", "a\n\nb", "<unk><pad><s>", "  ", ""]
@@ -100,6 +100,16 @@ def deberta(bpe: dict, unigram: dict, folder: Path) -> Member:
     return Member(Tokenizer.load(folder), theirs)
 
 
+def xlm_roberta(bpe: dict, unigram: dict, folder: Path) -> Member:
+    """From the tokenizer.json that transformers saves; cased Unigram pieces in RoBERTa's frame."""
+    first = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
+    pieces = [*first, *((piece, score) for piece, score in unigram["vocab"][5:]), ("<mask>", 0.0)]
+    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
+    theirs = transformers.XLMRobertaTokenizer(vocab=pieces, mask_token=mask)
+    theirs.save_pretrained(folder)
+    return Member(Tokenizer.load(folder), theirs)
+
+
 def plain(ours: Tokenizer, texts: list[str]) -> list[str]:
     """Where transformers takes special pieces in a text as text, Unigram finds them all the same; ours does not."""
     names = () if ours.kind == "bpe" else ours.specials.values()
@@ -126,7 +136,7 @@ def test_a_saved_folder_reads_to_the_same_ids(member, tmp_path):
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "t")
     assert len(again) == len(theirs) == len(member.theirs)
     assert_same_ids(again, theirs, TEXTS[::3])
-    for model in ("roberta", "longformer", "modernbert", "albert", "deberta-v2"):  # a model's folder names its family too
+    for model in "roberta xlm-roberta longformer modernbert albert deberta-v2".split():  # which a model's folder names too
         (tmp_path / "t" / "config.json").write_text(json.dumps({"model_type": model}))
         assert_same_ids(again, transformers.AutoTokenizer.from_pretrained(tmp_path / "t"), TEXTS[::9])
     for role, name in member.ours.specials.items():
@@ -204,7 +214,7 @@ def test_pieces_tell_whether_they_begin_a_word(member, tokenizer):
 
 def test_what_a_tokenizer_knows_of_itself(member):
     ours = member.ours
-    assert ours.cased == (ours.specials["pad"] != "<pad>" or ours.kind == "bpe")
+    assert ours.cased == ((ours.specials["pad"], ours.specials["cls"]) != ("<pad>", "[CLS]")), "only ALBERT is uncased"
     assert ours.max_word is None
     assert ours.kind in ("bpe", "unigram")
 

@@ -273,12 +273,12 @@ def test_steps_are_recorded_on_a_gpu_alone(store, tmp_path):
 UNSAVED = {
     "window=16": r"a bert would .* window: 16 → 0",
     "embedding=16": r"embedding: 16 → 0",
-    "first_position=2": r"first_position: 2 → 0; positions: 64 → 66",
+    "first_position=2": "the store tells vocabulary and first_position",
     "masked=gelu": r"masked: gelu → ",
     "summary=relu": r"summary: relu → tanh",
     "family=distilbert": r"a distilbert would .* segments: 2 → 0",
     "family=modernbert": r"place: learned → rotary",
-    "vocabulary=50": "the store tells the vocabulary",
+    "vocabulary=50": "the store tells vocabulary",
     "pooler=false": "pairs whether there is a pooler",
 }
 

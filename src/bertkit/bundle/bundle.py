@@ -126,9 +126,9 @@ def _read_weights(path: Path) -> tuple[Path, dict[str, Tensor]]:
     for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", _read_bin)):
         if (file := path / name).is_file():
             return file, read(file)
-    if shards := read_json(index := path / "model.safetensors.index.json", ArtifactError):
-        files = sorted({str(name) for name in shards.get("weight_map", {}).values()})
-        return index, {name: tensor for file in files for name, tensor in _read_safetensors(path / Path(file).name).items()}
+        if shards := read_json(index := path / f"{name}.index.json", ArtifactError):
+            files = sorted({path / Path(str(file)).name for file in shards.get("weight_map", {}).values()})
+            return index, {name: tensor for file in files for name, tensor in read(file).items()}
     if checkpoint := google.find_checkpoint(path):
         return checkpoint, {name: torch.from_numpy(array) for name, array in google.read_checkpoint(checkpoint).items()}
     if (path / "model.onnx").is_file():

@@ -52,7 +52,7 @@ def shrink(bundle: Bundle, layers: int) -> Bundle:
 def lengthen(bundle: Bundle, positions: int, window: int) -> Bundle:
     """Returns a Longformer (Beltagy et al., 2020) with BERT's or RoBERTa's weights: windowed attention, the position
     embeddings repeated to the new length; global queries, keys and values start as copies of the local ones."""
-    if bundle.family.name not in ("bert", "roberta") or bundle.task:
+    if bundle.family.name not in ("bert", "roberta", "xlm-roberta", "camembert") or bundle.task:
         found = f"{bundle.family.name}{', fine-tuned' if bundle.task else ''}"
         raise InputError(f"this model ({found}) cannot be lengthened; expected BERT or RoBERTa before fine-tuning")
     old, first = bundle.network.encoder.config, bundle.tokenizer.pad + 1

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from bertkit.atomic import read_json
 from bertkit.bundle import families
@@ -92,14 +92,23 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
         known = {f.name for f in fields(TaskSettings)}
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
         theirs = TaskSettings(**values)
-        for name, usual in vars(TaskSettings()).items():
-            kind = type(usual)
-            if usual is not None and type(getattr(theirs, name)) not in (kind, {float: int}.get(kind)):
-                raise ConfigError(f"{name} is {getattr(theirs, name)!r}; expected {kind.__name__}")
+        for name, kind in get_type_hints(TaskSettings).items():
+            if not _is_of(getattr(theirs, name), kind):
+                raise ConfigError(
+                    f"{name} is {getattr(theirs, name)!r}; expected {kind if get_args(kind) else kind.__name__}"
+                )
     if theirs is None:
         return None
     check_choice("the task of bertkit.json", theirs.task, TASKS, ConfigError)
     return TASKS[theirs.task](theirs)
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type, each part of a tuple included; a whole number is a float too."""
+    kinds = get_args(kind) or (kind,)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(type(part) is kinds[0] for part in value)
+    return type(value) in kinds or (float in kinds and type(value) is int)
 
 
 def _read_settings(path: Path) -> tuple[dict[str, Any], Path]:

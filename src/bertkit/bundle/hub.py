@@ -29,7 +29,7 @@ def _fetch(name: str) -> Path:
     try:
         folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "model.safetensors*", "model-0*.safetensors"]))
         if not any(folder.glob("model*.safetensors")):
-            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "pytorch_model.bin"]))
+            folder = Path(snapshot_download(name, allow_patterns=[*SMALL_FILES, "pytorch_model*.bin"]))
     except (LocalEntryNotFoundError, HfHubHTTPError, HFValidationError, OSError) as error:
         found = f"no such folder here, and the hub gave no model of that name ({type(error).__name__})"
         raise HubError(f"{name}: {found}; check the name and the network, or give a folder") from error

@@ -98,14 +98,15 @@ def _write_roberta(settings: Settings) -> Settings:
     return _without(settings, "first_position") | {"pad_token_id": settings["first_position"] - 1}
 
 
-ROBERTA = Family(
-    name="roberta",
-    keys=KEYS | {"first_position": "first_position"},
-    names=_body("roberta"),
-    read=_read_roberta,
-    write=_write_roberta,
-    **_lm_head("Roberta", "roberta"),
-)
+def _roberta(name: str, classes: str) -> Family:
+    """RoBERTa under each name that it goes by; its descendants differ in their vocabularies alone."""
+    keys = KEYS | {"first_position": "first_position"}
+    how: dict[str, Any] = dict(read=_read_roberta, write=_write_roberta, **_lm_head(classes, "roberta"))
+    return Family(name=name, keys=keys, names=_body("roberta"), **how)
+
+
+ROBERTA = _roberta("roberta", "Roberta")
+XLM_ROBERTA, CAMEMBERT = _roberta("xlm-roberta", "XLMRoberta"), _roberta("camembert", "Camembert")
 
 _DISTILBERT = "distilbert.transformer.layer.{i}"
 DISTILBERT = Family(
@@ -270,7 +271,8 @@ MODERNBERT = Family(
     write=_write_modern,
 )
 
-FAMILIES = {family.name: family for family in (BERT, ROBERTA, DISTILBERT, ALBERT, ELECTRA, DEBERTA, LONGFORMER, MODERNBERT)}
+ALL = BERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, DISTILBERT, ALBERT, ELECTRA, DEBERTA, LONGFORMER, MODERNBERT
+FAMILIES = {family.name: family for family in ALL}
 
 
 def family_of(settings: Settings) -> Family:

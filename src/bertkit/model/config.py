@@ -100,14 +100,15 @@ class Config:
         return replace(self, **changes)
 
 
+_ROBERTA: dict[str, Any] = dict(first_position=2, segments=1, masked="gelu")
 MEMBERS: dict[str, dict[str, Any]] = {  # how each differs from BERT, by Hugging Face model_type
     "bert": {},
-    "roberta": dict(first_position=2, segments=1, masked="gelu"),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTA),
     "distilbert": dict(segments=0, summary="relu"),
     "albert": dict(shared=True, dropout=0.0, attention_dropout=0.0, activation="gelu_tanh"),
     "electra": dict(masked="gelu", summary="gelu"),
     "deberta-v2": dict(place="relative", segments=0, summary="gelu", norm_epsilon=1e-7),
-    "longformer": dict(first_position=2, segments=1, masked="gelu", global_tokens="none"),
+    "longformer": _ROBERTA | dict(global_tokens="none"),
     "modernbert": dict(
         **dict(place="rotary", norm="pre", gated=True, bias=False, segments=0, dropout=0.0, attention_dropout=0.0),
         **dict(masked="gelu", summary="gelu", summary_norm=True, norm_epsilon=1e-5),

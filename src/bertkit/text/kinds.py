@@ -2,7 +2,7 @@
 
 - WordPiece: BERT, DistilBERT, ELECTRA.
 - Byte-level BPE: RoBERTa, DistilRoBERTa, Longformer, ModernBERT.
-- Unigram, from SentencePiece: ALBERT, DeBERTa v2 and v3.
+- Unigram, from SentencePiece: ALBERT, DeBERTa v2 and v3, XLM-RoBERTa, CamemBERT.
 
 Each special piece has one of two spellings, looked up by role. A pair has one or two separators between its parts.
 """
