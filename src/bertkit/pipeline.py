@@ -180,7 +180,7 @@ def create(size: str, tokenizer: Tokenizer, *, family: str = "bert", seed: int =
     from bertkit.tasks.pretraining import Pretraining
 
     member = family_of({"model_type": family})
-    config = _fitting(sized(size, **MEMBERS[family]), tokenizer).with_(**changes)
+    config = _fitting(sized(size, **MEMBERS[family] | changes), tokenizer).with_(**changes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Pretraining(config)

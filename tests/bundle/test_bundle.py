@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support.family import CHANGES
 
 import bertkit
 from bertkit.bundle.bundle import load_bundle
 from bertkit.bundle.hub import find_model
+from bertkit.bundle.members import FAMILIES
 from bertkit.errors import ArtifactError, BertkitError, ConfigError, HubError, InputError
 
 FILES = ["bertkit.json", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
@@ -354,43 +356,36 @@ def test_roberta_s_tokenizer_tells_of_one_segment(family, tmp_path):
     assert list(found.classify("she bakes", "the bread").probabilities.values()) == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "family"),
-    [
-        *(("wordpiece", "bert"), ("bpe", "bert"), ("unigram", "albert")),
-        *(("wordpiece", "roberta"), ("bpe", "roberta"), ("unigram", "xlm-roberta")),
-    ],
-)
-def test_pairs_are_read_by_transformers_as_here(kind, family, tmp_path):
-    """Its tokenizers tell the segments if the folder says so, whatever the kind of pieces."""
+@pytest.fixture(scope="module", params=["wordpiece", "bpe", "unigram"])
+def pieces(request, tmp_path_factory):
+    """A tokenizer of each kind; WordPiece and Unigram do not know all characters of the texts below."""
+    folder = tmp_path_factory.mktemp(request.param)
+    (folder / "s.txt").write_text("She bakes the bread, and he mends the nets.\n" * 20)
+    size = {"wordpiece": 60, "bpe": 300, "unigram": 40}[request.param]
+    return bertkit.learn_vocabulary([folder / "s.txt"], size, folder / "v", kind=request.param).tokenizer
+
+
+READ = [("she bakes", "he mends"), ("She ☃ bakes ☃ the bread.", None), (" a  b\n", "Ünïcödé 中文 the bread, and he mends")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_member_reads_texts_as_transformers_does(family, pieces, tmp_path):
+    """From the text on, with each kind of pieces: segments, unknown pieces and the padding's id included."""
     transformers = pytest.importorskip("transformers")
-    (tmp_path / "s.txt").write_text("she bakes the bread and he mends the nets\n" * 20)
-    size = {"wordpiece": 60, "bpe": 300, "unigram": 40}[kind]
-    tokenizer = bertkit.learn_vocabulary([tmp_path / "s.txt"], size, tmp_path / "v", kind=kind).tokenizer
-    model = bertkit.create("tiny", tokenizer, family=family, positions=64, embedding=64 * (family == "albert"), init_std=0.5)
+    more = dict(layers=2, width=32, heads=2, feedforward=48, positions=64, init_std=0.5) | CHANGES[family]
+    model = bertkit.create("tiny", pieces, family=family, **more)
     model.save(tmp_path / "m")
-    asked = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("she bakes", "he mends", return_tensors="pt")
-    assert ("token_type_ids" in asked) == (model.config.segments > 1)
-    encoding = bertkit.load(tmp_path / "m", device="cpu").tokenizer.encode("she bakes", "he mends")
-    with torch.no_grad():
-        expected = transformers.AutoModel.from_pretrained(tmp_path / "m").eval()(**asked).last_hidden_state[0]
-    (found,) = model.each("", [encoding], lambda batch: [model.runner.vectors(batch)])
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_unknown_pieces_have_positions_in_transformers_too(model, tmp_path):
-    """RoBERTa's classes there count none for pieces with the padding's id, so that must be this vocabulary's own."""
-    transformers = pytest.importorskip("transformers")
-    sizes = dict(layers=1, width=16, heads=2, feedforward=32, positions=64, init_std=0.5)
-    ours = bertkit.create("tiny", model.tokenizer, family="roberta", **sizes)
-    ours.save(tmp_path / "m")
-    encoding = model.tokenizer.encode("She ☃ bakes ☃ the bread.")
-    assert (encoding.ids == model.tokenizer.unk).sum() == 2
-    with torch.no_grad():
-        theirs = transformers.AutoModel.from_pretrained(tmp_path / "m").eval()
-        expected = theirs(torch.from_numpy(encoding.ids)[None].long()).last_hidden_state[0]
-    (found,) = ours.each("", [encoding], lambda batch: [ours.runner.vectors(batch)])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    theirs, ours = transformers.AutoModel.from_pretrained(tmp_path / "m").eval(), bertkit.load(tmp_path / "m", device="cpu")
+    for text, pair in READ:
+        asked = tokenizer(text, pair, return_tensors="pt")
+        assert ("token_type_ids" in asked) == (model.config.segments > 1)
+        encoding = ours.tokenizer.encode(text, pair)
+        assert asked["input_ids"][0].tolist() == encoding.ids.tolist()
+        with torch.no_grad():
+            expected = theirs(**asked).last_hidden_state[0, : len(encoding)]
+        (found,) = ours.each("", [encoding], lambda batch: [ours.runner.vectors(batch)])
+        np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 def tuned(model, tmp_path, **settings):
