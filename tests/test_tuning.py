@@ -65,6 +65,19 @@ def test_a_csv_becomes_a_model_in_one_call(model, reviews, tmp_path):
     assert sum(answer.probabilities.values()) == pytest.approx(1)
 
 
+def test_rows_and_a_loaded_model_give_what_files_and_folders_give(model, reviews, tmp_path):
+    with open(reviews, newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    how = dict(columns={"text": "review", "label": "stars"}, settings=QUICK, device="cpu", quiet=True)
+    given = {"file": (model, reviews), "rows": (bertkit.load(model, device="cpu"), rows)}
+    for name, (start, train) in given.items():
+        bertkit.finetune("classification", start, tmp_path / name, train=train, **how)
+    a, b = (tmp_path / name / "model" for name in given)
+    assert (a / "model.safetensors").read_bytes() == (b / "model.safetensors").read_bytes()
+    found = [bertkit.evaluate(a, data, columns=how["columns"], device="cpu") for data in (str(reviews), rows)]
+    assert found[0] == found[1]
+
+
 def test_what_takes_seconds_to_import_is_not_imported(model, reviews, tmp_path):
     """torch's compiler, and what cuts models over ranks."""
     code = f"""if True:

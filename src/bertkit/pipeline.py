@@ -20,7 +20,7 @@ from bertkit.bundle.hub import find_model
 from bertkit.bundle.members import FAMILIES, family_of
 from bertkit.data import check
 from bertkit.data.prepare import prepare_store
-from bertkit.data.readers import Named, Where, read_records
+from bertkit.data.readers import Given, Named, Where, read_records
 from bertkit.data.sets import SETS, read_set
 from bertkit.data.store import Store
 from bertkit.errors import InputError
@@ -101,11 +101,11 @@ def pretrain(
     return run / "model"
 
 
-def finetune(what: str, model: Where | Bundle, out: Where, **options: Any) -> dict[str, Any]:
+def finetune(what: str, model: Where | Bundle | Model, out: Where, **options: Any) -> dict[str, Any]:
     """Fine-tunes a model for a task or on a named dataset; the options are those of `tuning.finetune`."""
     from bertkit import tuning
 
-    return tuning.finetune(what, model, out, **options)
+    return tuning.finetune(what, model.bundle if isinstance(model, Model) else model, out, **options)
 
 
 def distill(
@@ -137,14 +137,14 @@ def distill(
 
 
 def evaluate(
-    model: Where, data: Where, *, split: str = "dev", columns: Named = None, bad: str = "stop", device: str = "auto"
+    model: Where, data: Given, *, split: str = "dev", columns: Named = None, bad: str = "stop", device: str = "auto"
 ) -> dict[str, Any]:
-    """Returns a fine-tuned model's metrics on a file of its task, or on a named dataset given as "glue/mrpc=FOLDER"."""
+    """Returns a fine-tuned model's metrics on a file or rows of its task, or on a named dataset: "glue/mrpc=FOLDER"."""
     loaded = load(model, device=device)
     task = loaded.bundle.task
     if task is None:
         raise InputError(f"{model} is not fine-tuned; expected a model that bertkit finetune made")
-    name, _, folder = str(data).partition("=")
+    name, _, folder = str(data).partition("=") if isinstance(data, Path | str) else ("", "", "")
     kind = task.settings.task
     if name in SETS:
         if SETS[name].task not in (kind, "regression" if kind == "similarity" else kind):

@@ -14,7 +14,7 @@ import torch
 
 from bertkit.atomic import is_empty, new_folder, write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
-from bertkit.data.readers import Named, Table, Where, read_records
+from bertkit.data.readers import Given, Named, Table, Where, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
 from bertkit.errors import DataError, InputError, TrainingError, check_choice
@@ -30,7 +30,8 @@ from bertkit.train.recipe import Tuning, change
 from bertkit.train.results import calibrate, summarize
 from bertkit.train.task_report import write_task_report
 
-File = Where | None  # data_dir is a folder
+File = Given | None
+Place = Where | None
 GRID = "batch=16,32 lr=5e-5,3e-5,2e-5 epochs=2,3,4"  # the paper's (appendix A.3)
 # After replaced-token detection, ELECTRA's settings work best: higher rates for upper blocks (Clark et al., 2020).
 ELECTRA, ELECTRA_GRID = ("lr=1e-4", "layer_decay=0.8"), "batch=16,32 lr=1.5e-4,1e-4,5e-5 epochs=2,3,4"
@@ -72,7 +73,7 @@ def finetune(
     teacher: Bundle | None = None,
     train: File = None,
     dev: File = None,
-    data_dir: File = None,
+    data_dir: Place = None,
     columns: Named = None,
     settings: Sequence[str] = (),
     search: str | None = None,
@@ -180,7 +181,7 @@ class Tuner:
 FILES = ("train", "dev", "data_dir", "columns", "bad")
 
 
-def read_data(what: str, train: File, dev: File, data_dir: File, columns: Named, bad: str | None) -> tuple[Tuning, Data]:
+def read_data(what: str, train: File, dev: File, data_dir: Place, columns: Named, bad: str | None) -> tuple[Tuning, Data]:
     """Returns the recipe and records of a named dataset, or of a task with the user's own files."""
     if what in SETS:
         if data_dir is None or train or dev or any(columns.values() if isinstance(columns, Mapping) else [columns]):
@@ -313,6 +314,5 @@ def _effort(plan: Plan) -> dict[str, Any]:
 
 
 def _tried(plan: Plan) -> dict[str, Any]:
-    recipe = plan.recipe
-    usual = dict(lr=recipe.optimizer.lr, batch=recipe.batch, epochs=recipe.epochs, seed=recipe.seed, score=plan.score)
-    return plan.point | usual
+    usual = {name: getattr(plan.recipe, name) for name in ("batch", "epochs", "seed")}
+    return plan.point | {"lr": plan.recipe.optimizer.lr, **usual, "score": plan.score}

@@ -410,7 +410,7 @@ def test_choices_from_json(read):
         ),
         ("a.tsv", b"text\tlabel\na\tx\nb\0\ty\n", ':3: "text" holds a NUL; remove it'),
         ("a.jsonl", jsonl({"text": "a", "label": 1}) + "\n" + '{"text": "b", "la', ":3: JSON that is cut off or wrong"),
-        ("a.jsonl", jsonl({"text": "a", "label": 1}) + "\n" + "[1]\n", ":3: [1]; expected a JSON object"),
+        ("a.jsonl", jsonl({"text": "a", "label": 1}) + "\n" + "[1]\n", ":3: [1]; expected an object"),
         ("a.jsonl", jsonl({"text": "a", "label": 1}) + "\n" + '{"label": 1}\n', ':3: "text" holds nothing; expected a text'),
         ("a.jsonl", jsonl({"text": "a", "label": 1}, {"text": 5, "label": 1}), ':2: "text" holds int; expected a text'),
         (
@@ -474,6 +474,18 @@ def test_nothing_is_no_class_and_no_list_no_options(read):
     assert '"label" holds nothing; expected a class' in refusal(read, "a.jsonl", '{"text": "a", "label": NaN}\n')
     assert "no options in" in refusal(read, "a.jsonl", jsonl({"prompt": "a", "options": [], "label": 0}), task="choice")
     assert "cells are cut at commas" in refusal(read, "a.csv", "text|label\na|x\n")
+
+
+def test_rows_given_in_python_are_read_as_those_of_a_file(read):
+    rows = [{"text": "a", "label": 1}, {"text": "b", "label": "x", "more": [1]}]
+    assert bare(read_records(rows, "classification").records) == bare(read("a.jsonl", jsonl(*rows)).records)
+    assert read_records([*rows, "c", {"text": "d"}], "classification", bad="skip").complaints == [
+        "rows:3: c; expected an object, in braces, of cells by the names of columns",
+        'rows:4: no label in "label"; fill it in',
+    ]
+    for wrong in ([], [rows]):
+        with pytest.raises(DataError, match=r"^rows:"):
+            read_records(wrong, "classification")
 
 
 @pytest.mark.parametrize("sign", [",", ";", "\t"])

@@ -12,7 +12,7 @@ An unusable row raises an error with its file and line or, with bad="skip", is l
 import csv
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from bertkit.data.records import AnyRecord, Choice, Question, Record, Words
-from bertkit.errors import DataError, check_choice, did_you_mean, import_extra
+from bertkit.errors import DataError, check_choice, did_you_mean, import_extra, short
 from bertkit.text.corpus import flaw
 
 TASKS = ("classification", "multilabel", "regression", "similarity", "tagging", "qa", "choice")
@@ -40,10 +40,8 @@ Rows = Iterator[tuple[int, Row]]
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The names of columns. For None the usual names are tried; a text named without a pair stands alone.
-
-    For qa, `text` is the question, `pair` the context, `label` the answers; for choice, the prompt and the options.
-    """
+    """The names of columns. For None the usual names are tried; a text named without a pair stands alone. For qa, `text` is
+    the question, `pair` the context, `label` the answers; for choice, the prompt and the options."""
 
     text: str | None = None
     pair: str | None = None
@@ -54,6 +52,7 @@ class Columns:
 
 
 Where = Path | str  # a file or folder, as users give it
+Given = Where | Sequence[Row]  # a file, or in Python its rows
 Named = Columns | Mapping[str, str | None] | None  # the names of columns, as users give them
 
 
@@ -62,15 +61,15 @@ class BadRow(Exception):
 
 
 def read_records(
-    path: Where, task: str, columns: Named = None, *, classes: Collection[str] = (), labelled: bool = True, bad: str = "stop"
+    data: Given, task: str, columns: Named = None, *, classes: Collection[str] = (), labelled: bool = True, bad: str = "stop"
 ) -> "Table":
-    """Reads the records of a file. A label must be one of `classes`, if given; it may be missing only if not `labelled`."""
+    """Reads the records of a file or of rows. A label must be one of `classes`, if given, and be there if `labelled`."""
     check_choice("task", task, TASKS)
     check_choice("bad", bad, ("stop", "skip"))
     named = columns if isinstance(columns, Columns) else Columns(**(columns or {}))  # type: ignore[arg-type]
-    table = Table(Path(path), task, named, classes, labelled, bad)
-    known = dict[Any, None]()
-    for line, row in read_rows(table):
+    path = Path(data) if isinstance(data, Path | str) else Path("rows")
+    table, known = Table(path, task, named, classes, labelled, bad), dict[Any, None]()
+    for line, row in read_rows(table) if isinstance(data, Path | str) else _objects(table, enumerate(data, 1)):
         if not known or not row.keys() <= known.keys():  # the first row, or a JSON row with more keys
             found = find_columns(replace(table, columns=named), list(known | dict.fromkeys(row)))
             if table.columns not in (named, replace(found, id=table.columns.id)):
@@ -212,7 +211,7 @@ def read_rows(table: Table) -> Rows:
     if not path.is_file():
         raise DataError("no such file", path)
     if ending in (".jsonl", ".parquet"):
-        return _json_rows(table) if ending == ".jsonl" else _parquet_rows(path)
+        return _objects(table, _json_rows(table)) if ending == ".jsonl" else _parquet_rows(path)
     if table.task == "tagging":
         if ending in (".csv", ".json"):
             raise DataError("expected for tagging .jsonl, .parquet or CoNLL's columns, as in train.txt or train.conll", path)
@@ -268,18 +267,21 @@ def dialect_of(path: Path) -> dict[str, Any]:
         return dict(delimiter=max(",;\t", key=lines.readline(MAX_CELL).count))
 
 
-def _json_rows(table: Table) -> Rows:
+def _json_rows(table: Table) -> Iterator[tuple[int, Any]]:
     with open_text(table.path) as lines:
         for number, line in ((number, line) for number, line in enumerate(lines, start=1) if line.strip()):
             try:
-                row = json.loads(line)
+                yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
                 table.complain(f"JSON that is cut off or wrong ({error}); expected one object a line", number)
-                continue
-            if isinstance(row, dict):
-                yield number, row
-            else:
-                table.complain(f"{_show(line.strip())}; expected a JSON object, in braces", number)
+
+
+def _objects(table: Table, rows: Iterable[tuple[int, Any]]) -> Rows:
+    for number, row in rows:
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            table.complain(f"{_show(row)}; expected an object, in braces, of cells by the names of columns", number)
 
 
 def _squad_rows(path: Path) -> Rows:
@@ -383,10 +385,9 @@ def _kind(value: Any) -> str:
 
 
 def _number(value: Any) -> float | None:
-    try:
+    with suppress(TypeError, ValueError):
         return float(value) if abs(float(value)) < 1e150 else None  # squares of larger numbers may overflow
-    except (TypeError, ValueError):
-        return None
+    return None
 
 
 def _names(names: Iterable[str]) -> str:
@@ -396,5 +397,4 @@ def _names(names: Iterable[str]) -> str:
 
 def _show(value: Any) -> str:
     """Returns the value as text, shortened for a message, with lone surrogates replaced."""
-    text = str(value).encode(errors="replace").decode()
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    return short(str(value).encode(errors="replace").decode())
