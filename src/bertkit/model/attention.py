@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
 from bertkit.model.dropout import drawn_dropout, random_key
+from bertkit.model.linear import Linear
 from bertkit.model.local import attend_near
 from bertkit.model.positions import turned
 
@@ -34,8 +35,8 @@ class Attention(nn.Module):
         self.heads, self.head_width = config.heads, config.head_width
         self.rate, self.causal = config.attention_dropout, config.causal
         self.window = 0 if config.global_every and layer % config.global_every == 0 else config.window
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.bias)
-        self.output = nn.Linear(config.width, config.width, bias=config.bias)
+        self.qkv = Linear(config.width, 3 * config.width, bias=config.bias)
+        self.output = Linear(config.width, config.width, bias=config.bias)
 
     def forward(self, x: Tensor, batch: Batch, places: Places, wanted: Wanted = None) -> Tensor:
         return self.output(picked(self.mixed(x, batch, places).flatten(1), wanted))  # [T, D]

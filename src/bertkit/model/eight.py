@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from bertkit.model.attention import Attention
 from bertkit.model.feedforward import FeedForward
 from bertkit.model.kernels.gelu import gelu8, gelu8_gradient
+from bertkit.model.linear import Linear
 from bertkit.model.norm import narrow
 
 VALUE, WEIGHT, GRADIENT = 4.0, 64.0, 2.0**20  # the scale of each
@@ -94,7 +95,7 @@ _linear.register_autograd(_linear_gradient, setup_context=_keep_linear)
 _feed.register_autograd(_feed_gradient, setup_context=_keep_feed)
 
 
-class Linear8(nn.Linear):
+class Linear8(Linear):
     """W x + b."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.dropout import Dropout
+from bertkit.model.linear import Linear
 from bertkit.model.norm import Norm, narrow
 
 
@@ -22,7 +23,7 @@ class Embeddings(nn.Module):
         self.positions = nn.Embedding(config.positions + self.first, width) if config.place == "learned" else None
         self.norm = Norm(width, eps=config.norm_epsilon, bias=config.bias)
         self.dropout = Dropout(config.dropout)
-        self.widen = nn.Linear(width, config.width) if config.embedding else nn.Identity()
+        self.widen = Linear(width, config.width) if config.embedding else nn.Identity()
 
     def forward(self, batch: Batch) -> Tensor:
         x = self.pieces(batch.ids)  # [T, E]

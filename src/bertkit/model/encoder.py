@@ -12,6 +12,7 @@ from bertkit.model.config import Config
 from bertkit.model.embeddings import Embeddings
 from bertkit.model.feedforward import ACTIVATION
 from bertkit.model.init import initialize
+from bertkit.model.linear import Linear
 from bertkit.model.norm import Norm
 from bertkit.model.positions import POSITIONS
 
@@ -21,7 +22,7 @@ class Pooler(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width, bias=config.bias)
+        self.dense = Linear(config.width, config.width, bias=config.bias)
         self.activation = ACTIVATION[config.summary]
         self.norm = Norm(config.width, eps=config.norm_epsilon, bias=config.bias) if config.summary_norm else nn.Identity()
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertkit.model.config import Config
+from bertkit.model.linear import Linear
 from bertkit.model.norm import narrow
 
 Activation = Callable[[Tensor], Tensor]
@@ -49,9 +50,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.input = nn.Linear(config.width, self.inputs * config.feedforward, bias=config.bias)
+        self.input = Linear(config.width, self.inputs * config.feedforward, bias=config.bias)
         self.activation = ACTIVATION[config.activation]
-        self.output = nn.Linear(config.feedforward, config.width, bias=config.bias)
+        self.output = Linear(config.feedforward, config.width, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.output(activated(x, self.input, self.activation))  # [T, D]

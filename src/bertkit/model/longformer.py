@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from bertkit.model.attention import Attention, Places, in_grids, spans
 from bertkit.model.batch import Batch, Bucket
 from bertkit.model.config import Config
+from bertkit.model.linear import Linear
 from bertkit.model.local import attend_near
 
 
@@ -21,7 +22,7 @@ class LongAttention(Attention):
 
     def __init__(self, config: Config, layer: int):
         super().__init__(config, layer)
-        self.global_qkv = nn.Linear(config.width, 3 * config.width)
+        self.global_qkv = Linear(config.width, 3 * config.width)
         self.choice = config.global_tokens
         self.global_qkv.requires_grad_(self.choice != "none")
 

@@ -16,6 +16,7 @@ from bertkit.data.masking import MAX_SPAN
 from bertkit.model.batch import Batch
 from bertkit.model.config import Config
 from bertkit.model.init import initialize
+from bertkit.model.linear import Linear, linear
 from bertkit.model.norm import Norm
 from bertkit.tasks.pretraining import MaskedHead, Pretraining, ReplacedHead, sums
 
@@ -110,7 +111,7 @@ class Spans(nn.Module):
         super().__init__()
         self.kept = Pretraining(config, next_sentence=next_sentence)
         self.places = nn.Embedding(MAX_SPAN * 10, config.width)
-        self.first, self.second = nn.Linear(3 * config.width, config.width), nn.Linear(config.width, config.piece_width)
+        self.first, self.second = Linear(3 * config.width, config.width), Linear(config.width, config.piece_width)
         self.first_norm, self.second_norm = (Norm(n, eps=config.norm_epsilon) for n in (config.width, config.piece_width))
         for part in (self.first, self.second, self.places):
             initialize(part, config.init_std)
@@ -123,7 +124,7 @@ class Spans(nn.Module):
         h = torch.cat([before, behind, self.places(place.clamp(max=self.places.num_embeddings - 1))], -1)  # [M, 3 D]
         h = self.second_norm(F.gelu(self.second(self.first_norm(F.gelu(self.first(h))))))
         pieces = self.kept.encoder.embeddings.pieces.weight
-        boundary, _ = sums(F.linear(h, pieces), data.targets)
+        boundary, _ = sums(linear(h, pieces), data.targets)
         return torch.cat([self.kept.sums(hidden, firsts, data), boundary[None]])
 
 

@@ -14,6 +14,7 @@ from bertkit.model.config import Config
 from bertkit.model.encoder import Encoder
 from bertkit.model.feedforward import ACTIVATION
 from bertkit.model.init import initialize
+from bertkit.model.linear import Linear, linear
 from bertkit.model.norm import Norm
 
 
@@ -22,7 +23,7 @@ class MaskedHead(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.dense = nn.Linear(config.width, config.piece_width, bias=config.bias)
+        self.dense = Linear(config.width, config.piece_width, bias=config.bias)
         self.activation = ACTIVATION[config.masked or config.activation]
         self.norm = Norm(config.piece_width, eps=config.norm_epsilon, bias=config.bias)
         self.bias = nn.Parameter(self.dense.weight.new_zeros(config.vocabulary))
@@ -30,7 +31,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, x: Tensor, pieces: Tensor) -> Tensor:
         x = self.norm(self.activation(self.dense(x)))  # [M, E]
-        return F.linear(x, pieces, self.bias)  # [M, V]
+        return linear(x, pieces, self.bias)  # [M, V]
 
 
 class NextHead(nn.Module):
@@ -38,7 +39,7 @@ class NextHead(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.output = nn.Linear(config.width, 2)
+        self.output = Linear(config.width, 2)
         initialize(self, config.init_std)
 
     def forward(self, pooled: Tensor) -> Tensor:
@@ -50,9 +51,9 @@ class ReplacedHead(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
+        self.dense = Linear(config.width, config.width)
         self.activation = ACTIVATION[config.activation]
-        self.output = nn.Linear(config.width, 1)
+        self.output = Linear(config.width, 1)
         initialize(self, config.init_std)
 
     def forward(self, x: Tensor) -> Tensor:

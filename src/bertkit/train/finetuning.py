@@ -17,6 +17,7 @@ from bertkit.errors import InputError
 from bertkit.model.config import Config
 from bertkit.model.device import fetched, flops_per_token, wants_grids
 from bertkit.model.init import initialize
+from bertkit.model.linear import slow_product
 from bertkit.progress import bar
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.network import FeatureNetwork, TaskNetwork, build_network
@@ -114,8 +115,8 @@ def tuning_job(
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
-    elif device.type == "cpu" and recipe.precision == "bf16":
-        feed.inputs.multiple = 32  # each new row length costs milliseconds
+    elif device.type == "cpu" and (recipe.precision == "bf16" or slow_product()):
+        feed.inputs.multiple = 32  # by oneDNN, each new row length costs milliseconds
     recipe = _resolved(recipe, feed.inputs, config)
     if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
