@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -15,6 +16,7 @@ from support.protobuf_writer import field
 import bertkit
 from bertkit.bundle.bundle import save_bundle
 from bertkit.bundle.exported import Exported, outside
+from bertkit.data.engines import one_of_many
 from bertkit.errors import ArtifactError, InputError, MissingExtra
 from bertkit.serve.predictor import Model
 
@@ -141,6 +143,21 @@ def test_it_travels_to_other_processes(folder):
     assert isinstance(copy, Exported)
     assert (copy.threads, copy.budget) == (1, network.budget // network.threads)
     assert copy.checksums() == network.checksums()
+
+
+def test_many_texts_are_computed_side_by_side_each_on_one_core(folder, monkeypatch):
+    few, many = (Model(bertkit.load(folder).bundle, threads=threads) for threads in (1, 3))
+    texts, taken = ["the cat went to the river .", "the dog", "the animal"] * 100, []
+    monkeypatch.setattr(few.runner, "bulk", lambda budget: {"budget": budget})
+    run = many.runner._run
+    monkeypatch.setattr(many.runner, "_run", lambda *given: taken.append(one_of_many()) or run(*given))
+    np.testing.assert_allclose(many.embed(texts), few.embed(texts), atol=1e-6)
+    assert [one.label for one in many.classify(texts)] == [one.label for one in few.classify(texts)]
+    assert len(taken) > 6 and all(taken)
+    assert many.runner.narrow is not many.runner.session and few.runner.narrow is few.runner.session
+    taken.clear()
+    many.embed(texts[:3])
+    assert taken == [False]
 
 
 def test_workers_answer_a_file_alike(folder, tmp_path):

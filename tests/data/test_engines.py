@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from bertkit.data.engines import ENGINES, MANY, ahead, local
+from bertkit.data.engines import ENGINES, MANY, ahead, local, one_of_many
 from bertkit.errors import InputError
 
 
@@ -150,3 +150,13 @@ def fails_at_seven(unit):
 
 def make_killer():
     return fails_at_seven
+
+
+def test_a_thread_knows_whether_it_is_one_of_several():
+    for texts, threads, expected in ((MANY, 2, True), (MANY, 1, False), (MANY - 1, 2, False)):
+        told = [
+            found
+            for _, found in ahead(lambda unit: one_of_many(), lambda found: found, range(9), texts=texts, threads=threads)
+        ]
+        assert told == [expected] * 9
+    assert not one_of_many()

@@ -19,7 +19,7 @@ def model():
     model = bertkit.create("tiny", Tokenizer.from_vocabulary(WORDS, cased=False), positions=24)
     network = model.network
     network.masked.bias.data[WORDS.index("poor")] = 3.0
-    optimizer = torch.optim.Adam(network.encoder.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(network.encoder.parameters(), lr=1e-3)  # with 3e-3 the last bits decide whether it learns
     from support.batches import pack
 
     for step in range(120):

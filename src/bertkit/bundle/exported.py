@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from bertkit.atomic import checksum
 from bertkit.bundle.folder import Bundle, Facts, read_facts
 from bertkit.bundle.hub import find_model
+from bertkit.data.engines import one_of_many
 from bertkit.errors import ArtifactError, BertkitError, InputError, import_extra
 from bertkit.model.batch import Batch
 from bertkit.text import protobuf
@@ -81,13 +83,26 @@ class Exported:
     def __init__(self, facts: Facts, threads: int = 0):
         self.facts, self.config, self.threads = facts, facts.config, threads or _cores()
         self.budget = SHARE * self.threads
-        self.session = start(facts.folder / GRAPH, self.threads)
+        self.session = self._start(self.threads)
         if all(one.name != "boundaries" for one in self.session.get_inputs()):
             raise ArtifactError(f"{facts.folder / GRAPH} asks for other inputs; expected one that bertkit export made")
         self.outputs = {output.name for output in self.session.get_outputs()}
 
     def __reduce__(self) -> Any:
         return Exported, (self.facts, self.threads)
+
+    def _start(self, threads: int) -> Any:
+        return start(self.facts.folder / GRAPH, threads)
+
+    @cached_property
+    def narrow(self) -> Any:
+        """A session on one core, for batches that are computed side by side: one on all cores leaves them idle in part."""
+        return self._start(1) if self.threads > 1 else self.session
+
+    def bulk(self, budget: int) -> dict[str, int]:
+        """Returns how many batches of many texts to compute at once, and the tokens of each."""
+        assert self.narrow  # is made here, once, not by several threads
+        return {"threads": self.threads, "budget": budget // self.threads}
 
     def can(self, head: str) -> bool:
         """Returns whether the network was exported with that head."""
@@ -142,7 +157,7 @@ class Exported:
         told = np.arange(0 if output == "vectors" else len(places))  # empty for vectors: no head is computed
         given = dict(ids=batch.ids, segments=batch.segments, boundaries=batch.boundaries, places=places, told=told)
         feed = {one.name: np.asarray(given[one.name], np.int64) for one in self.session.get_inputs()}
-        return self.session.run([output], feed)[0]
+        return (self.narrow if one_of_many() else self.session).run([output], feed)[0]
 
 
 def _cores() -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertkit.data.engines import threads_for
 from bertkit.data.inputs import TaskBatch
 from bertkit.data.packing import budget_for
 from bertkit.errors import check_choice
@@ -30,6 +31,10 @@ class Runner:
             compile_parts(self.encoder.embeddings, *self.encoder.blocks)
         self.budget = budget_for(self.device.type, precision, filled=compile)
         self.grids = wants_grids(self.device, precision, self.config)
+
+    def bulk(self, budget: int) -> dict[str, int]:
+        """Returns how many batches of many texts to compute at once, and the tokens of each."""
+        return {"threads": threads_for(self.device), "budget": budget}
 
     def can(self, head: str) -> bool:
         """Returns whether the network has that head, and the pooler if the head needs it."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle
 from multiprocessing.context import SpawnContext, SpawnProcess
 from threading import Thread
+from threading import local as local_of_thread
 from typing import Any
 
 from bertkit.errors import InputError, import_extra
@@ -106,6 +107,14 @@ def threads_for(device: Any) -> int:
     return 2 if "cuda" in str(device) else 1
 
 
+_thread = local_of_thread()  # its attribute `many`: whether it is one of several that use units
+
+
+def one_of_many() -> bool:
+    """Whether this thread is one of several that `ahead` started to use units, so that one core is its share."""
+    return getattr(_thread, "many", False)
+
+
 def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads: int = 1) -> Iterator[tuple[Any, Any]]:
     """Yields each unit with `use(lay(unit))`, in order. With many texts, a thread lays out the next unit while one is used;
     several threads do both."""
@@ -113,7 +122,7 @@ def ahead(lay: Worker, use: Worker, units: Iterable[Any], *, texts: int, threads
         yield from ((unit, use(lay(unit))) for unit in units)
         return
     there, here = (lambda unit: use(lay(unit)), lambda found: found) if threads > 1 else (lay, use)
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads, initializer=setattr, initargs=(_thread, "many", threads > 1)) as pool:
         begun = _begun(units, lambda unit: (unit, pool.submit(there, unit)), threads + 1)
         yield from ((unit, here(future.result())) for unit, future in begun)
 

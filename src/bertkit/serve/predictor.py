@@ -18,7 +18,6 @@ import numpy as np
 from bertkit.bundle.exported import open_bundle
 from bertkit.bundle.folder import Bundle
 from bertkit.bundle.sentences import POOLINGS
-from bertkit.data.engines import threads_for
 from bertkit.data.packing import Shapes, batches
 from bertkit.data.records import Choice, Question, Record, Words
 from bertkit.errors import ArtifactError, InputError, check_choice, short
@@ -217,8 +216,8 @@ class Model:
             found = f"a {task.settings.task} model" if task else "not fine-tuned"
             raise ArtifactError(f"this model is {found}; expected one fine-tuned for {' or '.join(tasks) or 'a task'}")
         with self._bar("answering", len(records)) as show:
-            where = dict(precision=self.precision, budget=self.budget, show=show)
-            return list(answer_records([self.runner], task, self.tokenizer, records, self.device, **where))  # type: ignore[arg-type]
+            how: dict[str, Any] = self._amounts(len(records)) | {"precision": self.precision, "show": show}
+            return list(answer_records([self.runner], task, self.tokenizer, records, self.device, **how))
 
     def encode(self, ids: Sequence[Sequence[int] | np.ndarray]) -> list[np.ndarray]:
         """Returns the last layer's vectors [T, D] of each sequence of ids, which include the special ones."""
@@ -284,13 +283,17 @@ class Model:
         answers: list[Any] = [None] * len(encodings)
         ids, segments, done = [e.ids for e in encodings], [e.segments for e in encodings], 0
         with self._bar(title, len(encodings)) as show:
-            how = dict(budget=self.budget, shapes=self.shapes, grids=self.runner.grids, threads=threads_for(self.device))
-            for members, told in batches(ids, segments, answer, **how):  # type: ignore[arg-type]
+            how: dict[str, Any] = self._amounts(len(ids)) | {"shapes": self.shapes, "grids": self.runner.grids}
+            for members, told in batches(ids, segments, answer, **how):
                 for index, found in zip(members.tolist(), told, strict=False):
                     answers[index] = found
                 done += len(members)
                 show(done)
         return answers
+
+    def _amounts(self, texts: int) -> dict[str, int]:
+        """Returns the tokens of a batch and, for many texts, how many batches are computed at once."""
+        return self.runner.bulk(self.budget) if texts >= MANY else {"budget": self.budget}
 
     def _bar(self, title: str, count: int) -> AbstractContextManager[Show]:
         return bar(title, count) if count >= MANY and not self.quiet else nullcontext(show_nothing)

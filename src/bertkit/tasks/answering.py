@@ -38,16 +38,17 @@ def answer_records(
     *,
     precision: str = "fp32",
     budget: int = 0,
+    threads: int = 0,
     show: Show = show_nothing,
 ) -> Iterator[Any]:
     """Yields an answer for each record; the logits of several networks are averaged, as an ensemble."""
-    budget = budget or budget_for(device.type, precision)
+    budget, threads = budget or budget_for(device.type, precision), threads or threads_for(device)
     for begin, end in _chunks(task, records):
         part = records[begin:end]
         units = task.units(part, tokenizer)
         inputs = [one for unit in units for one in unit]
         tells = [partial(one.tell, device=device, precision=precision) for one in networks]
-        found = [_logits(tell, task, inputs, budget, threads_for(device)) for tell in tells]
+        found = [_logits(tell, task, inputs, budget, threads) for tell in tells]
         logits = iter([np.mean(each, axis=0) for each in zip(*found, strict=True)] if len(found) > 1 else found[0])
         yield from task.answers(part, units, [[next(logits) for _ in unit] for unit in units])
         show(end)
