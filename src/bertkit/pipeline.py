@@ -248,9 +248,7 @@ def _check_changes(named: Recipe, chosen: Recipe, *, goes_on: bool, taught: bool
         raise InputError("--init and students keep the model's shape; expected no settings of config but dropout")
     settled = {name: getattr(named.config, name) for name in ("vocabulary", "first_position", "pooler")}
     if chosen.config.with_(**settled) != chosen.config:
-        raise InputError(
-            "the store tells vocabulary and first_position, pairs whether there is a pooler; expected none of them"
-        )
+        raise InputError("vocabulary and first_position follow from the store, pooler from pairs; expected none of them")
     if taught and (told := (chosen.objective, chosen.pairs)) != ("masked", "none"):
         raise InputError(f"a teacher fills in pieces; expected objective=masked, pairs=none, found {' and '.join(told)}")
 

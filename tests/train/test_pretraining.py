@@ -273,13 +273,13 @@ def test_steps_are_recorded_on_a_gpu_alone(store, tmp_path):
 UNSAVED = {
     "window=16": r"a bert would .* window: 16 → 0",
     "embedding=16": r"embedding: 16 → 0",
-    "first_position=2": "the store tells vocabulary and first_position",
+    "first_position=2": "vocabulary and first_position follow from the store",
     "masked=gelu": r"masked: gelu → ",
     "summary=relu": r"summary: relu → tanh",
     "family=distilbert": r"a distilbert would .* segments: 2 → 0",
     "family=modernbert": r"place: learned → rotary",
-    "vocabulary=50": "the store tells vocabulary",
-    "pooler=false": "pairs whether there is a pooler",
+    "vocabulary=50": "vocabulary and first_position follow",
+    "pooler=false": "pooler from pairs",
 }
 
 

@@ -93,10 +93,8 @@ def _task(own: Any, theirs: TaskSettings | None) -> Task | None:
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in own.items() if name in known}
         theirs = TaskSettings(**values)
         for name, kind in get_type_hints(TaskSettings).items():
-            if not _is_of(getattr(theirs, name), kind):
-                raise ConfigError(
-                    f"{name} is {getattr(theirs, name)!r}; expected {kind if get_args(kind) else kind.__name__}"
-                )
+            if not _is_of(value := getattr(theirs, name), kind):
+                raise ConfigError(f"{name} is {value!r}; expected {kind if get_args(kind) else kind.__name__}")
     if theirs is None:
         return None
     check_choice("the task of bertkit.json", theirs.task, TASKS, ConfigError)
