@@ -2,7 +2,7 @@
 
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import nullcontext
-from threading import Event
+from threading import Barrier, Event
 
 import numpy as np
 import pytest
@@ -70,6 +70,17 @@ def test_other_settings_are_another_call_but_no_reason_to_wait(batcher):
     futures = [batcher.ask("embed", [str(n)], tokens=1, top=n % 2) for n in range(4)]
     assert [texts for texts, _ in finish(batcher)] == [["0", "2"], ["1", "3"]]
     assert [future.result(SOON) for future in futures] == [[("0", 0)], [("1", 1)], [("2", 0)], [("3", 1)]]
+
+
+def test_several_workers_answer_side_by_side_and_all_end():
+    """Both calls meet: neither ends before the other has begun."""
+    meet, model = Barrier(2, timeout=SOON), Echo()
+    model.embed = lambda texts: [(meet.wait() * 0, text) for text in texts[:1]]
+    batcher = Batcher(model, workers=2, wait=0.0)
+    futures = [batcher.ask("embed", [name], tokens=200) for name in "ab"]
+    assert [future.result(SOON) for future in futures] == [[(0, "a")], [(0, "b")]]
+    batcher.close()
+    assert not any(worker.is_alive() for worker in batcher._workers)
 
 
 def test_cancelled_requests_cost_nothing(batcher):

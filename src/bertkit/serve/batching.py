@@ -1,7 +1,7 @@
 """Dynamic batching: requests from many clients share calls of the model, each with many texts.
 
-A worker thread owns the model. It takes the oldest request, with others that ask the same question, up to the model's
-token budget, as soon as the budget is full or the oldest has waited long enough.
+Worker threads ask the model. Each takes the oldest request, with others that ask the same question, up to the model's token
+budget, as soon as the budget is full or the oldest has waited long enough.
 """
 
 import time
@@ -41,16 +41,24 @@ class _Request:
 
 
 class Batcher:
-    """A model behind a queue of at most `queue` texts; `seen` is called with the size of every batch."""
+    """A model behind a queue of at most `queue` texts, asked by `workers` threads; `seen` is called with the size of every
+    batch."""
 
     def __init__(
-        self, model: Model, *, queue: int = 1024, wait: float = 0.004, seen: Callable[[int], Any] = lambda texts: None
+        self,
+        model: Model,
+        *,
+        queue: int = 1024,
+        wait: float = 0.004,
+        workers: int = 1,
+        seen: Callable[[int], Any] = lambda texts: None,
     ):
         self.model, self.queue, self.wait, self.seen = model, queue, wait, seen
         self.model.quiet = True
         self._requests, self._changed, self._closed = list[_Request](), Condition(), False
-        self._worker = Thread(target=self._work, name="bertkit-batches", daemon=True)
-        self._worker.start()
+        self._workers = [Thread(target=self._work, name="bertkit-batches", daemon=True) for _ in range(workers)]
+        for worker in self._workers:
+            worker.start()
 
     @property
     def waiting(self) -> int:
@@ -76,8 +84,9 @@ class Batcher:
         """Accepts no more requests, and returns when all accepted ones are answered."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._worker.join()
+            self._changed.notify_all()
+        for worker in self._workers:
+            worker.join()
 
     def _drop(self, requests: Sequence[_Request]) -> None:
         gone = set(requests)

@@ -57,11 +57,13 @@ class Desk:
         waiting = Gauge("bertkit_queue_texts", "Texts that wait.", ["model"], registry=told)
         self.batchers, self.can = dict[str, Batcher](), dict[str, list[str]]()
         for name, model in models.items():
-            batcher = Batcher(model, queue=limits.queue, wait=limits.wait, seen=batch.labels(name).observe)
+            exported = isinstance(model.bundle, ExportedBundle)  # a second thread then uses the cores that one leaves idle
+            seen = batch.labels(name).observe
+            batcher = Batcher(model, queue=limits.queue, wait=limits.wait, workers=1 + exported, seen=seen)
             waiting.labels(name).set_function(partial(getattr, batcher, "waiting"))
             self.batchers[name] = batcher
             own = [verb for verb in model.answers() if verb != "features"]
-            self.can[name] = [*own, "tokenize", *["attention"] * (not isinstance(model.bundle, ExportedBundle))]
+            self.can[name] = [*own, "tokenize", *["attention"] * (not exported)]
 
     def pick(self, verb: str, name: str | None) -> tuple[str, Batcher]:
         """Returns the model of that name, or the first one that can answer."""
