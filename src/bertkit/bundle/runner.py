@@ -13,6 +13,7 @@ from bertkit.data.packing import budget_for
 from bertkit.errors import check_choice
 from bertkit.model.batch import Batch
 from bertkit.model.device import PRECISIONS, compile_parts, fetched, find_device, moved, twin, wants_grids
+from bertkit.model.linear import wants_steps
 
 
 class Runner:
@@ -31,6 +32,7 @@ class Runner:
             compile_parts(self.encoder.embeddings, *self.encoder.blocks)
         self.budget = budget_for(self.device.type, precision, filled=compile)
         self.grids = wants_grids(self.device, precision, self.config)
+        self.stepped = wants_steps(self.device, precision) and not compile
 
     def bulk(self, budget: int) -> dict[str, int]:
         """Returns how many batches of many texts to compute at once, and the tokens of each."""
@@ -49,16 +51,17 @@ class Runner:
     @torch.inference_mode()
     def vectors(self, batch: Batch) -> np.ndarray:
         """Returns the last layer's vectors [T, D]."""
-        return fetched(self.encoded(self._here(batch)))
+        return fetched(self.encoded(self._here(batch)))[: len(batch.ids)]
 
     @torch.inference_mode()
     def pooled(self, batch: Batch, kind: str) -> np.ndarray:
         """Returns a vector for each sequence [B, D]: the mean or maximum over its pieces, or its first one's."""
         here = self._here(batch)
         if kind == "cls":
-            return fetched(self.encoded(here, here.firsts))
+            return fetched(self.encoded(here, here.firsts))[: batch.sequences]
         lengths = here.boundaries[: 1 + np.count_nonzero(np.diff(batch.boundaries))].long().diff()  # not the empty ones
-        return fetched(torch.segment_reduce(self.encoded(here).float(), kind, lengths=lengths, unsafe=True))
+        x = self.encoded(here)[: len(batch.ids)].float()
+        return fetched(torch.segment_reduce(x, kind, lengths=lengths, unsafe=True))
 
     @torch.inference_mode()
     def masked_logits(self, batch: Batch, places: np.ndarray, rows: int) -> Iterator[np.ndarray]:
@@ -72,8 +75,8 @@ class Runner:
     @torch.inference_mode()
     def next_logits(self, batch: Batch) -> np.ndarray:
         """Returns the next-sentence head's logits [B, 2]."""
-        batch = self._here(batch)
-        return fetched(self.network.next_logits(self.encoded(batch, batch.firsts)))
+        here = self._here(batch)
+        return fetched(self.network.next_logits(self.encoded(here, here.firsts)))[: batch.sequences]
 
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
         """Returns the logits of a task's batch [M, C], or its texts' vectors for similarity."""
@@ -83,13 +86,13 @@ class Runner:
     def states(self, batch: Batch, layers: Sequence[int]) -> np.ndarray:
         """Returns the states at the chosen layers [T, n, D]."""
         states = self.network.encoder.hidden_states(self._here(batch))
-        return fetched(torch.stack([states[layer] for layer in layers], 1))
+        return fetched(torch.stack([states[layer] for layer in layers], 1))[: len(batch.ids)]
 
     @torch.inference_mode()
     def looks(self, batch: Batch) -> list[np.ndarray]:
         """Returns the attention weights of each sequence [layers, H, L, L]."""
         layers = self.network.encoder.attention_weights(self._here(batch))
-        return [fetched(torch.stack(one)) for one in zip(*layers, strict=True)]
+        return [fetched(torch.stack(one)) for one in zip(*layers, strict=True)][: batch.sequences]
 
     def parameters(self) -> dict[str, int]:
         """Returns the number of parameters by part, and in total."""
@@ -100,4 +103,6 @@ class Runner:
         return parts | {"total": sum(parts.values())}
 
     def _here(self, batch: Batch) -> Batch:
+        """Returns the batch on the device, maybe with filler behind it, which no output tells of."""
+        batch = batch.stepped() if self.stepped else batch
         return batch.map(lambda array: moved(torch.from_numpy(array), self.device))

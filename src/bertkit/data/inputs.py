@@ -38,11 +38,14 @@ class TaskBatch(Packed):
         return self.tokens if name.startswith("token_") else self.known
 
 
-def pack_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, **how: Any) -> TaskBatch:
+def pack_units(
+    units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, *, stepped: bool = False, **how: Any
+) -> TaskBatch:
     """Packs the inputs of all units into one batch, in order; `how` is passed to lay_row."""
     import torch  # not at the top: lay_units must work without torch
 
-    return lay_units(units, layout, shapes, **how).map(torch.from_numpy)
+    data = lay_units(units, layout, shapes, **how)
+    return (replace(data, batch=data.batch.stepped()) if stepped and not shapes else data).map(torch.from_numpy)
 
 
 def lay_units(units: Sequence[Unit], layout: Layout, shapes: Shapes | None = None, **how: Any) -> TaskBatch:
@@ -79,7 +82,7 @@ def _targets(each: list[np.ndarray], layout: Layout, begins: np.ndarray) -> np.n
 class InputFeed:
     """Endless steps of `batch` units, in a new order each epoch; rows hold `row_tokens`, or the longest unit."""
 
-    multiple = 1  # rows without a fixed shape are filled up to a multiple of this many tokens
+    stepped = False  # whether rows without a fixed shape are filled up to one of few lengths
 
     def __init__(self, units: Sequence[Unit], layout: Layout, *, batch: int, seed: int, row_tokens: int, grids: bool):
         self.units, self.layout, self.batch, self.seed, self.grids = units, layout, batch, seed, grids
@@ -120,5 +123,5 @@ class InputFeed:
     def _pack(self, members: np.ndarray) -> TaskBatch:
         fitting = next((shapes for shapes in self.shapes if shapes.budget >= self.sizes[members].sum()), None)
         units = [self.units[index] for index in members]
-        batch = pack_units(units, self.layout, fitting, grids=self.grids, multiple=self.multiple)
+        batch = pack_units(units, self.layout, fitting, stepped=self.stepped, grids=self.grids)
         return replace(batch, features=self.features(members)) if self.features else batch

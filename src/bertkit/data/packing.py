@@ -73,13 +73,10 @@ def lay(ids: Sequences, segments: Sequences | None = None, shapes: Fixed = None,
     return lay_row(row, np.zeros_like(row) if segments is None else np.concatenate(segments), sizes, shapes, grids=grids)
 
 
-def lay_row(
-    ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Fixed = None, *, grids: bool = True, multiple: int = 1
-) -> Batch:
-    """Packs sequences that are already concatenated; without grids, only the packed kernels can use the batch. A row without
-    a fixed shape is filled up to a multiple of `multiple` tokens."""
+def lay_row(ids: np.ndarray, segments: np.ndarray, sizes: np.ndarray, shapes: Fixed = None, *, grids: bool = True) -> Batch:
+    """Packs sequences that are already concatenated; without grids, only the packed kernels can use the batch."""
     longest = shapes.length_for(int(sizes.max())) if shapes else int(sizes.max())
-    fill = shapes.budget - len(ids) if shapes else -len(ids) % multiple
+    fill = shapes.budget - len(ids) if shapes else 0
     if shapes and (fill < 0 or len(sizes) > shapes.sequences(longest)):
         raise InputError(f"{len(sizes)} sequences of {len(ids)} tokens do not fit a row of {shapes.budget}")
     ends = np.cumsum(sizes)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -27,6 +29,12 @@ class Bucket:
     def there(self) -> Tensor:
         """`inside` as [n, L], never None."""
         return self.tokens >= 0 if self.inside is None else self.inside[:, 0, 0]
+
+
+def stepped(count: int) -> int:
+    """Rounds a row's length up to one of eight steps between a power of two and the next, and to a multiple of eight."""
+    step = max(8, 1 << (count - 1).bit_length() >> 4)
+    return -(-count // step) * step
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,14 @@ class Batch:
     def firsts(self) -> Tensor:
         """[B] the index of each sequence's first token, [CLS]."""
         return self.boundaries[:-1].clamp(max=len(self.ids) - 1)  # a fixed shape's empty sequences begin at the row's end
+
+    def stepped(self) -> Self:
+        """Returns a batch of arrays filled up at the end of the row, so that there are few row lengths."""
+        if not (fill := stepped(len(self.ids)) - len(self.ids)):
+            return self
+        names = ("ids", "segments", "positions", "order")
+        rows: Any = {name: np.append(getattr(self, name), np.zeros(fill, np.int64)) for name in names}
+        return replace(self, **rows, boundaries=np.append(self.boundaries, np.int32(len(rows["ids"]))))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Self:
         """Returns the batch on another device."""

@@ -6,6 +6,7 @@ T tokens, M places, D width, C outputs, G groups of places.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from bertkit.model.device import autocast, fetched, moved
 from bertkit.model.dropout import Dropout
 from bertkit.model.encoder import Encoder
 from bertkit.model.init import initialize
+from bertkit.model.linear import wants_steps
 from bertkit.tasks.pretraining import sums
 from bertkit.tasks.task import Task
 
@@ -65,6 +67,7 @@ class TaskNetwork(nn.Module):
     @torch.inference_mode()
     def tell(self, data: TaskBatch, device: torch.device, precision: str) -> np.ndarray:
         """Returns the logits of a batch of arrays, as an array."""
+        data = replace(data, batch=data.batch.stepped()) if wants_steps(device, precision) else data
         with autocast(device, precision):
             return fetched(self.logits(data.map(lambda array: moved(torch.from_numpy(array), device))))
 

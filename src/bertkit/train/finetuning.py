@@ -17,7 +17,7 @@ from bertkit.errors import InputError
 from bertkit.model.config import Config
 from bertkit.model.device import fetched, flops_per_token, wants_grids
 from bertkit.model.init import initialize
-from bertkit.model.linear import slow_product
+from bertkit.model.linear import wants_steps
 from bertkit.progress import bar
 from bertkit.tasks.answering import answer_records
 from bertkit.tasks.network import FeatureNetwork, TaskNetwork, build_network
@@ -115,8 +115,8 @@ def tuning_job(
     feed = TuningFeed(recipe, task, task.units(train, tokenizer), config, device)
     if isinstance(network, FeatureNetwork):
         feed.inputs.features = FeatureCache(network, feed.inputs, device, run / "features.bin")
-    elif device.type == "cpu" and (recipe.precision == "bf16" or slow_product()):
-        feed.inputs.multiple = 32  # by oneDNN, each new row length costs milliseconds
+    else:
+        feed.inputs.stepped = wants_steps(device, recipe.precision)
     recipe = _resolved(recipe, feed.inputs, config)
     if recipe.compile or recipe.graphs:
         feed.inputs.fix_shapes()
