@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -10,8 +11,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from itertools import cycle
 from multiprocessing.context import SpawnContext, SpawnProcess
-from threading import Thread
-from threading import local as local_of_thread
 from typing import Any
 
 from bertkit.errors import InputError, import_extra
@@ -107,7 +106,7 @@ def threads_for(device: Any) -> int:
     return 2 if "cuda" in str(device) else 1
 
 
-_thread = local_of_thread()  # its attribute `many`: whether it is one of several that use units
+_thread = threading.local()  # its attribute `many`: whether it is one of several that use units
 
 
 def one_of_many() -> bool:
@@ -152,7 +151,7 @@ _made = list[Worker]()  # this process's worker
 
 
 def _start(make: Callable[[], Worker]) -> None:
-    Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _made.append(make())
 
 
