@@ -14,10 +14,11 @@ import torch
 
 from bertkit.atomic import is_empty, new_folder, write_text
 from bertkit.bundle.bundle import Bundle, load_bundle
+from bertkit.bundle.exported import ExportedBundle
 from bertkit.data.readers import Given, Named, Table, Where, read_records
 from bertkit.data.records import fingerprint, part
 from bertkit.data.sets import SETS, find_file, read_set, write_answers, write_choices, write_submission, write_tags
-from bertkit.errors import DataError, InputError, TrainingError, check_choice
+from bertkit.errors import ArtifactError, DataError, InputError, TrainingError, check_choice
 from bertkit.model.device import PROCESSOR_ROW, find_device, quick_precision
 from bertkit.tasks import TASKS
 from bertkit.tasks.answering import answer_records
@@ -87,6 +88,8 @@ def finetune(
     """Fine-tunes into the folder `out`; the artifact is `out/model`. Returns the content of results.json."""
     recipe, data = read_data(what, train, dev, data_dir, columns, bad)
     source = model if isinstance(model, Bundle) else load_bundle(model)
+    if isinstance(source, ExportedBundle):
+        raise ArtifactError("this model was exported, which is for answers alone; expected the model it was made of")
     name = source.provenance["source"] if isinstance(model, Bundle) else str(model)
     where, run = find_device(device), Path(out)
     recipe = _taught(recipe, teacher, source) if teacher else recipe

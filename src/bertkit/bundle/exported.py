@@ -83,7 +83,7 @@ class Exported:
     def __init__(self, facts: Facts, threads: int = 0):
         self.facts, self.config, self.threads = facts, facts.config, threads or _cores()
         self.budget = SHARE * self.threads
-        self.session = self._session(self.threads)
+        self.session = start(facts.folder / GRAPH, self.threads)
         if all(one.name != "boundaries" for one in self.session.get_inputs()):
             raise ArtifactError(f"{facts.folder / GRAPH} asks for other inputs; expected one that bertkit export made")
         self.outputs = {output.name for output in self.session.get_outputs()}
@@ -94,7 +94,7 @@ class Exported:
     @cached_property
     def narrow(self) -> Any:
         """A session on one core, for batches that are computed side by side: one on all cores leaves them idle in part."""
-        return self._session(1) if self.threads > 1 else self.session
+        return start(self.facts.folder / GRAPH, 1) if self.threads > 1 else self.session
 
     def bulk(self, budget: int) -> dict[str, int]:
         """Returns how many batches of many texts to compute at once, and the tokens of each."""
@@ -149,9 +149,6 @@ class Exported:
 
     def looks(self, batch: Batch) -> list[np.ndarray]:
         raise InputError("texts cannot be looked into, attention was not exported; ask the model it was made of")
-
-    def _session(self, threads: int) -> Any:
-        return start(self.facts.folder / GRAPH, threads)
 
     def _run(self, output: str, batch: Batch, places: Any) -> np.ndarray:
         told = np.arange(0 if output == "vectors" else len(places))  # empty for vectors: no head is computed
