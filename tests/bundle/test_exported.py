@@ -133,8 +133,8 @@ def test_what_was_not_exported_is_refused(folder, tmp_path):
         model.attention(["the cat"])
     with pytest.raises(ArtifactError, match="this model was exported; copy its folder"):
         model.save(tmp_path / "copy")
+    rows = [{"text": f"the cat {index}", "label": "ab"[index % 2]} for index in range(60)]
     with pytest.raises(ArtifactError, match="this model was exported, which is for answers alone"):
-        rows = [{"text": f"the cat {index}", "label": "ab"[index % 2]} for index in range(60)]
         bertkit.finetune("classification", model, tmp_path / "r", train=rows, device="cpu")
     assert not (tmp_path / "r").exists()
     with pytest.raises(InputError, match="an exported model runs as it is"):
